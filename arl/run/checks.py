@@ -156,6 +156,7 @@ def check_sandboxes(recipes: Iterable[Recipe]) -> None:
         env = import_function(env_name(recipe), "rollout.env")
         if any(getattr(each, "uses_sandbox", False) for each in (reward, env)):
             try:
-                return check_sandbox(recipe.sandbox)
+                check_sandbox(recipe.sandbox)
             except SandboxError as error:
                 raise RecipeError(str(error)) from error
+            return

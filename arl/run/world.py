@@ -112,8 +112,6 @@ class Parts(Segment):
     """Lists the processes that run beside this one. It is called about once a second, for status.json."""
     checkpoints: Checkpoints | None = None
     """Writes checkpoints; None: whole ones are written, from which the run can be resumed."""
-    num_diverged: Callable[[], int] = int
-    """Counts the resumed episodes whose env did not repeat what was recorded."""
 
 
 class World(Protocol):
@@ -189,7 +187,6 @@ def recipe_parts(
         codec=next(iter(codecs.values())),
         display=context.display,
         evaluate=measure,
-        num_diverged=lambda: groups.num_diverged,
     )
 
 
@@ -224,6 +221,7 @@ def _groups(
             seed=recipe.seed,
             max_length=context.plan.max_length,
             shaping=recipe.reward,
+            meter=groups.meter,
             gate_meter=groups.gate_meter,
             drain=groups.drain,
         )

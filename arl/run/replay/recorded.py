@@ -18,7 +18,7 @@ from arl.engine.base import Engine
 from arl.errors import Lost
 from arl.rollout.base import Drain
 from arl.rollout.env import Session
-from arl.rollout.ledger import GateMeter
+from arl.rollout.ledger import GateMeter, GroupMeter
 from arl.rollout.staleness import StalenessGate
 from arl.run.replay.recording import RecordedGroup
 from arl.train.in_process import InProcessTrainer
@@ -221,8 +221,7 @@ class RecordedGroups:
     version that is never made here. None: every group ends as it did."""
     gate_meter: GateMeter = field(default_factory=GateMeter)
     drain: Drain = field(default_factory=Drain)  # of nothing: what was recorded is interrupted as it was
-    reward_wait_seconds: float = 0.0  # nothing is graded again
-    num_graded_groups: int = 0
+    meter: GroupMeter = field(default_factory=GroupMeter)  # nothing is graded again
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """See arl.rollout.episodes.Episodes."""
