@@ -1,7 +1,9 @@
-"""No source trains on what another one holds out."""
+"""Sources keep apart what each trains on and holds out, and suites sample as their tasks say."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -10,8 +12,14 @@ from arl.data.model_limits import Limits
 from arl.data.problems import ProblemSets
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
-from arl.run.evaluation.suite import held_out_suites, run_problems
+from arl.run.evaluation.suite import held_out_suites, load_suite, run_problems
+from arl.tasks.short_sums import ShortSums
 from tests.data.chat_tokenizers import chat_tokenizer
+
+
+class Sampled(ShortSums):
+    evaluation: ClassVar[Mapping[str, Any]] = {"samples": 4}
+
 
 FILES = {"a": ["one", "two", "three"], "a-test": ["four"], "b": ["five", "six"], "b-test": ["seven", "eight"]}
 
@@ -46,3 +54,10 @@ def test_what_another_source_holds_out_is_refused_or_left_out_and_never_trained(
         problems(tmp_path, files)
     _, sets = problems(tmp_path, files, overlap="drop")
     assert [problem.prompt for problem in sets.training if problem.source == "b"] == ["five"]
+
+
+def test_a_suite_of_a_mixture_is_sampled_as_its_task_says_unless_the_recipe_says_otherwise() -> None:
+    name = f"{__name__}:Sampled"
+    values = {"model": {"tiny": {}}, "data": [{"task": name}, {"task": "long_tail"}]}
+    assert load_suite(Recipe.model_validate(values), name).recipe.eval.samples == 4
+    assert load_suite(Recipe.model_validate(values | {"eval": {"samples": 2}}), name).recipe.eval.samples == 2
