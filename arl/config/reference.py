@@ -10,6 +10,7 @@ Types and defaults come from the pydantic models, the texts from the attribute d
 import re
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -39,8 +40,12 @@ BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}  # attribute of annota
 def reference() -> str:
     """Write the whole page."""
     parts = [HEADER, *_sections("", Recipe)]
-    with_options = [task for task in TASKS if task_options(task).model_fields]
-    parts += [_table(f"`data.options` of task `{task}`", "data.options.", task_options(task)) for task in with_options]
+    of_options = defaultdict[type[BaseModel], list[str]](list)
+    for task in TASKS:
+        of_options[task_options(task)].append(f"`{task}`")
+    for options, tasks in of_options.items():
+        if options.model_fields:
+            parts.append(_table(f"`data.options` of task {', '.join(tasks)}", "data.options.", options))
     return "\n".join(parts)
 
 

@@ -10,7 +10,7 @@ from arl import clock
 from arl.clock import now
 from arl.rollout.env import Session
 from arl.rollout.env_watch import EnvWatch
-from arl.types import Problem, SamplingParams
+from arl.types import Grade, Problem, SamplingParams
 from tests.extending.short_run import ShortRun, step_records
 from tests.fakes import NullCodec, NullEngine
 
@@ -39,6 +39,12 @@ async def slow_tool(problem: Problem, session: Session) -> float:
     return 1.0
 
 
+async def graded(problem: Problem, session: Session) -> Grade:
+    """Give a reward with parts."""
+    await session.generate(limit=4)
+    return Grade(0.5, parts={"letters": 4.0, "correct": 1.0})
+
+
 async def online(problem: Problem, session: Session) -> None:
     """Ask a server."""
     await asyncio.open_connection("localhost", 9)
@@ -49,6 +55,14 @@ def trained(directory: Path, env: str, *overrides: str) -> str:
     run = ShortRun(directory, f"rollout.env={HERE}:{env}", "rollout.max_failed_share=0.9", *overrides)
     assert len(step_records(run.train())) == 2
     return run.output.getvalue()
+
+
+def test_an_env_may_give_named_parts_with_its_reward(tmp_path: Path) -> None:
+    records = step_records(ShortRun(tmp_path, f"rollout.env={HERE}:graded").train())
+    for record in records:
+        assert record["reward/trained_mean"] == 0.5
+        assert record["reward/letters"] == 4
+        assert record["reward/correct"] == 1
 
 
 def test_an_exception_of_an_env_has_its_line_each_time_and_its_traceback_once_and_the_run_goes_on(
