@@ -69,30 +69,6 @@ class PassRate(Section):
     """Largest rate to keep."""
 
 
-class Curriculum(Section):
-    """Skip for a while the training problems that were always or never solved when they were last tried."""
-
-    solved: Fraction = 1.0
-    """Skip a problem whose last group was right in at least this share of its episodes."""
-    unsolved: Fraction = 0.0
-    """Skip a problem whose last group was right in at most this share of its episodes."""
-    epochs: Positive = 2
-    """For how many epochs it is skipped. Then it is tried again."""
-
-    @model_validator(mode="after")
-    def _leaves_a_range(self) -> "Curriculum":
-        if self.unsolved >= self.solved:
-            raise ValueError(
-                f"data.curriculum.unsolved {self.unsolved:g}: must be less than solved {self.solved:g}, or every "
-                "problem is skipped"
-            )
-        return self
-
-    def skips(self, pass_rate: float) -> bool:
-        """Return whether a problem that was solved at this rate is skipped for a while."""
-        return pass_rate <= self.unsolved or pass_rate >= self.solved
-
-
 class Data(Section):
     """Say which problems to use, of a task or of files, and how they become prompts. A list of such sections mixes
     several sources."""
@@ -137,8 +113,8 @@ class Data(Section):
     """Leave out and count training problems with longer prompts. null: a prompt that does not fit stops the start."""
     pass_rate: PassRate | None = None
     """null: all of them."""
-    curriculum: Curriculum | None = None
-    """null: every epoch has all training problems."""
+    curriculum: Positive | None = None
+    """Epochs in which a training problem is skipped whose last group was always or never solved. null: none."""
     weight: PositiveFloat | None = None
     """Of one source among several: its share of the problems, relative to the weights of the others. null: 1."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None

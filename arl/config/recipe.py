@@ -188,8 +188,14 @@ class Recipe(Section):
 
     @property
     def weights(self) -> dict[str, float]:
-        """Map each of several sources to its weight."""
-        return {data.source_name: data.weight or 1.0 for data in self.data_sections}
+        """Map each source to its weight."""
+        return {name: data.weight or 1.0 for name, data in zip(self.sources, self.data_sections, strict=True)}
+
+    @property
+    def curricula(self) -> dict[str, int]:
+        """Map each source that has a curriculum to its epochs."""
+        found = {name: source.data.curriculum for name, source in self.sources.items()}
+        return {name: epochs for name, epochs in found.items() if epochs is not None}
 
     @model_validator(mode="before")
     @classmethod
@@ -212,19 +218,15 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _evaluate_as_the_task_does(cls, values: Any) -> Any:
-        """Fill the section `eval` with what the task declares, where the recipe is silent; of several, if all agree."""
+        """Fill the section `eval` with what the task declares, where the recipe is silent and has one source."""
         if not isinstance(values, dict):
             return values
         data = values.get("data")
         given = values.get("eval", {})
-        sections = data if isinstance(data, list) else [data]
-        named = [section.get("task") for section in sections if isinstance(section, dict)]
-        tasks = [task for task in named if isinstance(task, str)]
-        if tasks and len(tasks) == len(sections) and isinstance(given, dict):
+        task = data.get("task") if isinstance(data, dict) else None
+        if isinstance(task, str) and isinstance(given, dict):
             with contextlib.suppress(ValueError):  # the section `data` says that there is no such task
-                first, *others = map(task_evaluation, tasks)
-                agreed = {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
-                return values | {"eval": agreed | given}
+                return values | {"eval": task_evaluation(task) | given}
         return values
 
     @model_validator(mode="after")
@@ -242,11 +244,6 @@ class Recipe(Section):
         names = Counter(data.source_name for data in self.data_sections)
         for number, data in enumerate(self.data_sections):
             field = f"data.{number}" if self.mixture else "data"
-            if data.curriculum is not None and self.rollout.group_size == 1:
-                raise ValueError(
-                    f"{field}.curriculum: with rollout.group_size 1 every problem is always or never solved when it is "
-                    "tried; use larger groups, or leave it out"
-                )
             if not self.mixture:
                 for name in ("weight", "name"):
                     if (value := getattr(data, name)) is not None:

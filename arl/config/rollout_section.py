@@ -129,10 +129,6 @@ class Rollout(Section):
                 raise ValueError(f"rollout.{name} {value}: only with rollout.tools; name a tool, or leave it out")
         if self.tail_batching is not None and (self.staleness != 0 or self.late == "drop" or self.max_groups):
             raise ValueError("rollout.tail_batching: only with staleness 0, late wait and no max_groups")
-        return self
-
-    @model_validator(mode="after")
-    def _env_or_agent(self) -> "Rollout":
         if self.agent is not None and self.env is not None:
             raise ValueError(f"rollout.agent {self.agent}: drives the episodes, and so does rollout.env; give one")
         return self

@@ -5,7 +5,7 @@ task or files ─► candidates ─► held out | training ─► filters ─►
 filters: equal questions once ─► none of an evaluation ─► solved at the wanted rate ─► short prompts
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -23,9 +23,6 @@ from arl.types import LARGEST_REWARD, Problem
 
 AnswerCheck = Callable[[str], str]
 """Says why no response could match an answer; empty: one can."""
-
-Fitting = Callable[..., tuple[list[Candidate], int]]
-"""Measures prompts, as arl.run.prompt_lengths.fitting_prompts with its first arguments."""
 
 MAX_CHECKED_ANSWERS = 20_000  # different ones, some seconds' worth; of more, as many that are evenly spread
 
@@ -47,27 +44,16 @@ class Sides(Struct, frozen=True):
     notes: list[str]
 
 
-def load_problems(
-    data: Data,
-    seed: int,
-    suites: Mapping[str, Sequence[Problem]] = {},
-    fitting: Fitting | None = None,
-    unusable: AnswerCheck | None = None,
-) -> ProblemSets:
+def load_problems(data: Data, seed: int) -> ProblemSets:
     """Load or make the problems, in the order of the files or of the task, and filter those for training.
 
     Args:
         seed: of a task that draws its problems.
-        suites: name of a suite -> its problems, which must not overlap with the training problems.
-        fitting: measures prompts.
-        unusable: checks gold answers; None: any will do.
 
     Raises:
-        DataError: no such file, a row that is no problem, nothing to train on, an overlap that is to be refused, or
-            most answers are unusable.
+        DataError: see read_sides and filtered.
     """
-    sides = read_sides(data, seed)
-    return filtered(data, sides, suite_candidates(suites), fitting, unusable)
+    return filtered(data, read_sides(data, seed))
 
 
 def read_sides(data: Data, seed: int) -> Sides:
@@ -91,27 +77,25 @@ def read_sides(data: Data, seed: int) -> Sides:
 def filtered(
     data: Data,
     sides: Sides,
-    evaluations: Mapping[str, Sequence[Candidate]],
-    fitting: Fitting | None = None,
+    evaluations: Mapping[str, Sequence[Candidate]] = {},
+    fitting: Callable[..., tuple[list[Candidate], int]] | None = None,
     unusable: AnswerCheck | None = None,
-    elsewhere: Set[Question] = frozenset(),
 ) -> ProblemSets:
-    """Filter the problems for training; see `load_problems`.
+    """Filter the problems for training.
 
     Args:
         evaluations: beside the held-out problems, by a name for messages: what must not overlap with training problems.
-        elsewhere: training questions of other sources, which data.deduplicate leaves out here.
+        fitting: measures prompts, as arl.run.prompt_lengths.fitting_prompts with its first arguments.
+        unusable: checks gold answers; None: any will do.
+
+    Raises:
+        DataError: nothing to train on, an overlap that is to be refused, or most answers are unusable.
     """
     training = sides.training
     held_out = sides.held_out
     notes = list(sides.notes)
     if data.deduplicate and data.eval_fraction is None:  # else it was done before the split
         training = without_repeats(training, notes)
-    if data.deduplicate and elsewhere:
-        kept = [candidate for candidate in training if candidate.question not in elsewhere]
-        if len(kept) < len(training):
-            notes.append(f"{len(training) - len(kept):,} questions of another source left out (data.deduplicate)")
-        training = kept
     evaluations = {"the problems of the evaluation": held_out, **evaluations}
     training = without_overlap(training, evaluations, notes, drop=data.overlap == "drop")
     if data.pass_rate is not None:
@@ -253,11 +237,6 @@ def check_answers(candidates: Sequence[Candidate], data: Data, unusable: AnswerC
 
 def _source(data: Data) -> str:
     return f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
-
-
-def suite_candidates(suites: Mapping[str, Sequence[Problem]]) -> dict[str, Sequence[Candidate]]:
-    """Wrap the problems of suites by what messages call the suites."""
-    return {f"the suite {name}": as_candidates(problems, name) for name, problems in suites.items()}
 
 
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:

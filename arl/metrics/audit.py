@@ -15,12 +15,11 @@ bound; a group without any token has none. A group's reward is the mean over its
 """
 
 import math
-from collections.abc import Mapping
 from statistics import NormalDist, fmean
 
 from msgspec import Struct, field, structs
 
-from arl.metrics.names import OF_SOURCE, Record
+from arl.metrics.names import Record
 from arl.types import REJECTED, TrajectoryGroup
 
 MIN_GROUPS = 8  # on each side of a comparison: with fewer, the normal approximation means little
@@ -133,16 +132,6 @@ class Selection(Struct):
                 means = f"trained {trained.mean:.4g}, dropped {dropped.mean:.4g}"
                 found.append(f"mean {quantity} differs: {means} ({dropped.mean - trained.mean:+.4g}, p = {p:.1g})")
         return found
-
-
-def source_counts(sources: Mapping[str, Selection]) -> Record:
-    """Compute the ledger of each source: groups and sampled tokens of its populations."""
-    record: Record = {}
-    for source, selection in sources.items():
-        for name, population in selection.populations().items():
-            record[f"{OF_SOURCE}{source}/groups_{name}"] = population.groups
-            record[f"{OF_SOURCE}{source}/tokens_{name}"] = population.tokens
-    return record
 
 
 def p_value(a: Moments, b: Moments) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,17 +95,14 @@ def _means(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean(of_name)) for name, of_name in values.items()}
 
 
-def source_metrics(batch: Batch, sources: Iterable[str]) -> Record:
-    """Compute what the step trains of each of several sources, which were all generated before."""
+def source_metrics(batch: Batch) -> Record:
+    """Compute what the step trains of each of several sources."""
     of_source = defaultdict[str, list[TrajectoryGroup]](list)
     for group in batch.groups:
-        of_source[group.problem.source].append(group)
+        if group.problem.source:
+            of_source[group.problem.source].append(group)
     record: Record = {}
-    for source in sources:
-        groups = of_source[source]
-        if not groups:
-            record[f"{OF_SOURCE}{source}/share"] = 0.0
-            continue
+    for source, groups in sorted(of_source.items()):
         own = Batch(batch.version, tuple(groups))
         found = batch_metrics(own, consumed_at=0.0) | ages_of(own).metrics
         values: Record = {"share": len(groups) / len(batch.groups), "right": pass_rate(_trajectories(own))}

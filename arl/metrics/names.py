@@ -159,17 +159,6 @@ SOURCE_METRICS = {  # of each of several sources, as source/<name>/share; those 
     "staleness_max": "max of staleness over its trajectories in B [versions]",
     "epochs": "its problems handed out or skipped so far / its training problems [epochs]",
     "skipped": "curriculum/skipped of the source [fraction]",
-    **{
-        f"{what}_{fate}": f"{what} of its {groups}, since the start [{what}]"
-        for what in ("groups", "tokens")
-        for fate, groups in {
-            "generated": "groups that ended, finished or lost",
-            "trained": "trained groups",
-            "rejected": "groups that the filter or the env rejected",
-            "failed": "groups that failed",
-            "dropped": "groups lost otherwise",
-        }.items()
-    },
 }
 
 AXES = ("step", "policy_version", "time_s", "epochs", "tokens/trained_total")

@@ -21,7 +21,7 @@ from arl.clock import now
 from arl.data.text_codec import TextCodec
 from arl.errors import UserCodeError
 from arl.files import writing
-from arl.metrics.audit import Selection, source_counts
+from arl.metrics.audit import Selection
 from arl.metrics.batch import EndedGroups, ages_of, batch_metrics, source_metrics
 from arl.metrics.names import OF_EVALUATION, Record, is_defined, number
 from arl.metrics.run_files import ENV_LOG, METRICS_FILE, TRAJECTORIES, close_written, flushed_size, open_at
@@ -85,7 +85,6 @@ class RecorderState(Struct, kw_only=True):
     tokens_trained: int = 0  # likewise
     last_swap: SwapReport = SwapReport(0, 0.0, 0.0)
     selection: Selection = field(default_factory=Selection)
-    sources: dict[str, Selection] = {}  # of each of several sources
     token_ages: dict[Count, Count] = {}  # age -> trained tokens
     num_spanning: int = 0  # trained trajectories that two or more versions have sampled
     # Of files.
@@ -241,14 +240,12 @@ class Recorder:
 
     def group_finished(self, group: TrajectoryGroup) -> None:
         """Count a group that waits in the buffer."""
-        for selection in self._selections(group):
-            selection.generated.add(group)
+        self.state.selection.generated.add(group)
         self.state.ended.add(group)
 
     def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
         """Count a group that is not trained. Rejected ones are not shown: a filter may reject hundreds."""
-        for selection in self._selections(group):
-            selection.add_lost(group, fate)
+        self.state.selection.add_lost(group, fate)
         self.state.ended.add(group, fate)
         if self._trajectories:
             self._trajectories.write(group_rows(group, fate, None))
@@ -291,8 +288,7 @@ class Recorder:
             if count:
                 state.token_ages[age] = state.token_ages.get(age, 0) + count
         for group in batch.groups:
-            for selection in self._selections(group):
-                selection.trained.add(group)
+            state.selection.trained.add(group)
         meters = self._read_meters()
         record: Record = {
             "step": result.version,
@@ -302,13 +298,12 @@ class Recorder:
         }
         record |= meters.of_order
         record |= batch_metrics(batch, consumed_at=got_batch)
-        record |= source_metrics(batch, state.sources)
+        record |= source_metrics(batch)
         record |= state.ended.metrics()
         record |= ages.metrics
         record |= result.metrics
         record |= self._swap_metrics()
         record |= state.selection.metrics(meters.admitted, meters.open_tokens, meters.restarted_tokens)
-        record |= source_counts(state.sources)
         record |= self._rates(record, meters, waits)
         state.last_step = now()
         state.ended = EndedGroups()
@@ -340,12 +335,6 @@ class Recorder:
                 yield json.loads(line)
 
     # ---- metrics
-
-    def _selections(self, group: TrajectoryGroup) -> list[Selection]:
-        """Return what counts this group: the selection of all, and that of its source, if there are several."""
-        source = group.problem.source
-        own = [self.state.sources.setdefault(source, Selection())] if source else []
-        return [self.state.selection, *own]
 
     def _swap_metrics(self) -> Record:
         """Compute sync/… of the swaps since the last step, and count anew."""

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from arl.clock import outer_deadline
 from arl.config.recipe import Deadlines, Rollout
-from arl.data.problem_order import Order
+from arl.data.problem_order import ProblemOrder
 from arl.engine.base import Engine
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Session
 from arl.rollout.filters import Filter
-from arl.rollout.ledger import GateMeter
+from arl.rollout.ledger import GateMeter, GroupMeter
 from arl.rollout.problem_queue import TailRounds
 from arl.rollout.staleness import Admission
 from arl.train.base import Trainer
@@ -29,13 +29,7 @@ from arl.types import Batch, Problem, StepResult, StepWaits, SwapReport, Traject
 class Groups(Protocol):
     """Open and run the episodes of groups; problems become training data here. See arl.rollout.episodes.Episodes."""
 
-    @property
-    def reward_wait_seconds(self) -> float:
-        """Return the clock seconds from the end of a group's last episode to its grades, summed over groups."""
-
-    @property
-    def num_graded_groups(self) -> int:
-        """Return how many groups are in that sum."""
+    meter: GroupMeter
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """Open the sessions of group `name`; with `journals`, they continue where a resumed run was."""
@@ -160,7 +154,7 @@ class Segment:
     engine: Engine
     trainer: Trainer
     admission: Admission
-    problems: Order
+    problems: ProblemOrder
     groups: Groups
     keep: Filter
     """Decides which finished groups are trained."""

@@ -24,7 +24,7 @@ from arl.reward.scorer import UNSHAPED, is_masked, shaped
 from arl.rollout.base import Drain
 from arl.rollout.env import Env, Session
 from arl.rollout.env_watch import EnvWatch
-from arl.rollout.ledger import GateMeter
+from arl.rollout.ledger import GateMeter, GroupMeter
 from arl.rollout.tools import encode_prompt
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
@@ -51,7 +51,7 @@ class Episodes:
         watch: looks after the env.
         shaping: how trained rewards are shaped; the default leaves them as they are, as an evaluation does.
         top_p, top_k: see SamplingParams; other than the defaults for evaluations only.
-        gate_meter, drain: of the run; the episodes of several sources share them.
+        meter, gate_meter, drain: of the run; the episodes of several sources share them.
     """
 
     engine: Engine
@@ -65,13 +65,9 @@ class Episodes:
     shaping: Reward = UNSHAPED
     top_p: float = 1.0
     top_k: int = -1
+    meter: GroupMeter = field(default_factory=GroupMeter)
     gate_meter: GateMeter = field(default_factory=GateMeter)
     drain: Drain = field(default_factory=Drain)
-
-    def __post_init__(self) -> None:
-        self.reward_wait_seconds = 0.0  # clock seconds from the end of a group's episodes to their grades, summed
-        self.num_graded_groups = 0  # in that sum
-        self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """Open the sessions of group `name`. What they sample depends only on (seed, name) and the weights.
@@ -122,8 +118,8 @@ class Episodes:
         async with asyncio.TaskGroup() as tasks:
             episodes = [tasks.create_task(self._run_one(problem, session)) for session in sessions]
         ended_at, branches = zip(*(episode.result() for episode in episodes), strict=True)
-        self.reward_wait_seconds += now() - max(ended_at)
-        self.num_graded_groups += 1
+        self.meter.reward_wait_seconds += now() - max(ended_at)
+        self.meter.num_graded += 1
         return tuple(itertools.chain.from_iterable(branches))
 
     async def _run_one(self, problem: Problem, session: Session) -> tuple[float, list[Trajectory]]:
@@ -162,14 +158,15 @@ class Episodes:
             raise RewardError(f"problem {problem.id}: {error}, or None") from error
         finally:
             session.has_ended = True
-            self.num_diverged += session.diverged
+            self.meter.num_diverged += session.diverged
 
 
 class SourceGroups:
     """Run each group by the prompts, env and rewards of its problem's source. Implements Groups."""
 
     def __init__(self) -> None:
-        self.sources: dict[str, Episodes] = {}  # with this gate meter and this drain
+        self.sources: dict[str, Episodes] = {}  # with these meters and this drain
+        self.meter = GroupMeter()
         self.gate_meter = GateMeter()
         self.drain = Drain()
 
@@ -180,18 +177,3 @@ class SourceGroups:
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
         """See Groups."""
         return await self.sources[problem.source].run(problem, sessions)
-
-    @property
-    def reward_wait_seconds(self) -> float:
-        """See Groups."""
-        return sum(episodes.reward_wait_seconds for episodes in self.sources.values())
-
-    @property
-    def num_graded_groups(self) -> int:
-        """See Groups."""
-        return sum(episodes.num_graded_groups for episodes in self.sources.values())
-
-    @property
-    def num_diverged(self) -> int:
-        """Return how many episodes had an env that did not repeat what a resumed run had recorded."""
-        return sum(episodes.num_diverged for episodes in self.sources.values())

@@ -24,6 +24,15 @@ class Ledger:
         return self.admitted - self.trained - self.lost.total()
 
 
+@dataclass
+class GroupMeter:
+    """Count what ran in the groups of all sources."""
+
+    reward_wait_seconds: float = 0.0  # clock seconds from the end of a group's last episode to its grades, summed
+    num_graded: int = 0  # groups in that sum
+    num_diverged: int = 0  # episodes whose env did not repeat what a resumed run had recorded
+
+
 class GateMeter:
     """Count the seconds in which admission is held back and no request is open."""
 

@@ -1,8 +1,8 @@
 """Choose the problem of each group: the next one, one that was put back in line, or one of a long round.
 
-Order ─► next ─► Attempt ─► a group ─► trained
-          ▲                   │
-          └───── requeue ◄────┘ failed, or abandoned as late: at most `rollout.max_requeues` times
+ProblemOrder ─► next ─► Attempt ─► a group ─► trained
+                 ▲                   │
+                 └───── requeue ◄────┘ failed, or abandoned as late: at most `rollout.max_requeues` times
 
 Tail batching (RollPacker, arXiv 2509.21009) is synchronous training that does not wait for every tail, at staleness 0:
 
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from arl.data.problem_order import Order, OrderState
+from arl.data.problem_order import OrderState, ProblemOrder
 from arl.rollout.staleness import StalenessGate
 from arl.types import Count, Problem
 
@@ -41,7 +41,7 @@ class ProblemQueue:
         max_requeues: how often one problem is put back; after that it is given up.
     """
 
-    def __init__(self, order: Order, max_requeues: int) -> None:
+    def __init__(self, order: ProblemOrder, max_requeues: int) -> None:
         self.order = order
         self._max_requeues = max_requeues
         self.waiting: deque[Attempt] = deque()  # attempts that were put back

@@ -145,22 +145,18 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
     yield from gpu_checks(backends, uses_nccl=True, broadcasts=True, collocated=True)
 
 
-def uses_sandbox(recipe: Recipe) -> bool:
-    """Say whether the recipe's reward or env runs programs that the model wrote, which it declares by an attribute."""
-    reward = import_function(reward_name(recipe), "reward.function")
-    env = import_function(env_name(recipe), "rollout.env")
-    return any(getattr(each, "uses_sandbox", False) for each in (reward, env))
-
-
 def check_sandboxes(recipes: Iterable[Recipe]) -> None:
-    """Let the sandbox of each recipe that uses one run a program.
+    """Let the sandbox, which is the same for all sources and suites, run a program if a reward or env declares its use.
 
     Raises:
         RecipeError: it does not. Says what is missing, and the remedy.
     """
-    used = [recipe.sandbox for recipe in recipes if uses_sandbox(recipe)]
-    for section in [each for n, each in enumerate(used) if each not in used[:n]]:
-        try:
-            check_sandbox(section)
-        except SandboxError as error:
-            raise RecipeError(str(error)) from error
+    for recipe in recipes:
+        reward = import_function(reward_name(recipe), "reward.function")
+        env = import_function(env_name(recipe), "rollout.env")
+        if any(getattr(each, "uses_sandbox", False) for each in (reward, env)):
+            try:
+                check_sandbox(recipe.sandbox)
+            except SandboxError as error:
+                raise RecipeError(str(error)) from error
+            return

@@ -36,8 +36,6 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
     counts = f"{len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
     yield "problems", f"{recipe.where_problems_are}: {counts}; sha256 {plan.sha256(train.steps)[:12]}"
-    if recipe.mixture:
-        yield "sources", "; ".join(_sources(recipe, plan))
     for line in plan.prompts:
         yield "prompts", line
     per_step = rollout.problems_per_step
@@ -101,13 +99,6 @@ def named(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "reward", of + reward_name(source) + (f" with weights {weights}" if weights else "")
         yield "env", of + (source.rollout.agent or env_name(source))
     yield "filter", recipe.rollout.filter or "none"
-
-
-def _sources(recipe: Recipe, plan: Plan) -> Iterator[str]:
-    """Describe each of several sources."""
-    for name, weight in recipe.weights.items():
-        training = sum(problem.source == name for problem in plan.training)
-        yield f"{name} {weight / sum(recipe.weights.values()):.1%}, {training:,} for training"
 
 
 def _tiny_model(recipe: Recipe) -> str:

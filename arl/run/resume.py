@@ -15,13 +15,11 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from msgspec import structs
 
-from arl.config.recipe import Recipe, Train
+from arl.config.recipe import Data, Model, Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe, load_recipe
-from arl.config.section import Section
 from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_hub_files, split_revision
 from arl.errors import DataError, InputError
 from arl.files import held_lock, replace_file, writing
@@ -35,8 +33,6 @@ from arl.run.preflight import Plan, preflight
 from arl.run.rewards import reward_names, reward_sha256
 from arl.run.world import RunContext
 from arl.train.optimizer import schedule_of
-
-S = TypeVar("S", bound=Section)
 
 # Fields that a resumed run may change: they change nothing that is computed.
 FREE = ("cluster.", "deadlines.", "eval.every", "output.directory", "output.keep_checkpoints")
@@ -60,8 +56,6 @@ FREE_ON_THE_WALL = (
     "train.shard_ranks",
     "train.threads",
 )
-# Fields that may name what lies on the Hugging Face hub.
-DATA_FIELDS = ("data.path", "data.eval_path")  # that may name files on the hub
 # Names the commit of the working directory, with -dirty where files differ from it; fails without git.
 DESCRIBE = ("timeout", "5", "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
 
@@ -220,52 +214,45 @@ def pin_sources(recipe: Recipe, resumed: Path | None = None) -> tuple[Recipe, li
     Raises:
         DataError: a data path has another form than the hub's.
     """
-    known = [] if resumed is None else _on_the_hub(load_recipe(resumed / RECIPE))
+    before = () if resumed is None else _sections(load_recipe(resumed / RECIPE))
+    known = [files for section in before for files in _on_the_hub(section).values()]
     notes: list[str] = []
-    model = _pinned(recipe.model, "model.path", known, notes)
-    data = list(recipe.data_sections)
-    for field in DATA_FIELDS:
-        data = [_pinned(part, field, known, notes) for part in data]
-    pinned = {"model": model, "data": data[0], "mixture": tuple(data[1:])}
-    return recipe.model_copy(update=pinned), notes
+    model, data, *others = [_pinned(section, known, notes) for section in _sections(recipe)]
+    return recipe.model_copy(update={"model": model, "data": data, "mixture": tuple(others)}), notes
 
 
-def _on_the_hub(recipe: Recipe) -> list[HubFiles]:
-    """List what a recipe names on the hub."""
-    found = [_source(recipe.model, "model.path")]
-    found += [_source(data, field) for data in recipe.data_sections for field in DATA_FIELDS]
-    return [source for source in found if source is not None]
+def _sections(recipe: Recipe) -> tuple[Model | Data, ...]:
+    """Return the sections that may name what is on the hub."""
+    return (recipe.model, *recipe.data_sections)
 
 
-def _pinned(part: S, field: str, known: Sequence[HubFiles], notes: list[str]) -> S:
-    """Return a section with a commit in one field, or as it is, maybe with a note.
+def _pinned(section: Model | Data, known: Sequence[HubFiles], notes: list[str]) -> Model | Data:
+    """Return a section with commits, or as it is, maybe with notes.
 
     Args:
         known: what is pinned in the run that goes on.
     """
-    source = _source(part, field)
-    if source is None or COMMIT.fullmatch(source.revision):
-        return part
-    like = [found.revision for found in known if structs.replace(found, revision=source.revision) == source]
-    kind = "dataset" if source.pattern else "model"
-    commit = like[0] if like else hub_commit(source.repo, kind, source.revision)
-    if commit is None:
-        notes.append(
-            f"{field} {source}: neither the hub nor the cache says which commit it is, so it is not pinned, and a "
-            "resumed run may read another one"
-        )
-        return part
-    pinned = structs.replace(source, revision=commit)
-    return part.model_copy(update={field.partition(".")[2]: str(pinned)})
+    for field, source in _on_the_hub(section).items():
+        if COMMIT.fullmatch(source.revision):
+            continue
+        like = [found.revision for found in known if structs.replace(found, revision=source.revision) == source]
+        commit = like[0] if like else hub_commit(source.repo, "dataset" if source.pattern else "model", source.revision)
+        if commit is None:
+            notes.append(
+                f"{'data' if source.pattern else 'model'}.{field} {source}: neither the hub nor the cache says which "
+                "commit it is, so it is not pinned, and a resumed run may read another one"
+            )
+            continue
+        section = section.model_copy(update={field: str(structs.replace(source, revision=commit))})
+    return section
 
 
-def _source(part: Section, field: str) -> HubFiles | None:
-    """Return what a field of a section names on the hub; of a model, all files. None: something else."""
-    section, _, name = field.partition(".")
-    path: str | None = getattr(part, name)
-    if path is None:
-        return None
-    if section == "data":
-        return parse_hub_files(path, field) if path.startswith(PREFIX) else None
-    repo, revision = split_revision(path)
-    return None if os.path.isdir(path) or is_local(repo) else HubFiles(repo, "", revision or "main")
+def _on_the_hub(section: Model | Data) -> dict[str, HubFiles]:
+    """Map fields of a section to what they name on the hub; of a model, all files."""
+    if isinstance(section, Data):
+        paths = {"path": section.path or "", "eval_path": section.eval_path or ""}
+        named = {field: path for field, path in paths.items() if path.startswith(PREFIX)}
+        return {field: parse_hub_files(path, f"data.{field}") for field, path in named.items()}
+    repo, revision = split_revision(section.path or ".")
+    is_here = os.path.isdir(section.path or ".") or is_local(repo)
+    return {} if is_here else {"path": HubFiles(repo, "", revision or "main")}

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from transformers import PreTrainedTokenizerBase
 
 import arl
 from arl.clock import deadline
@@ -45,36 +44,18 @@ def starting_codecs(recipe: Recipe) -> dict[str, HuggingFaceCodec]:
 
     Raises:
         DataError: no tokenizer at model.path.
-        RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix, or two vocabularies.
+        RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix.
     """
-    first, *others = recipe.sources.items()
-    name, source = first
     if recipe.model.path is not None:
-        codec = load_codec(recipe.model.path, source.data)
-    else:
-        codec = HuggingFaceCodec(_tiny_tokenizer(recipe), source.data)
-    return {name: codec} | {other: codec.with_format(each.data) for other, each in others}
-
-
-def _tiny_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
-    """Make the tokenizer of a tiny model, whose vocabulary is that of every source. Raises as `starting_codecs`."""
-    tasks: dict[tuple[object, ...], type[Task]] = {}
-    for source in recipe.sources.values():
-        if source.data.suffix:
-            raise RecipeError(
-                f"data.suffix {source.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it "
-                "out"
-            )
-        task = tiny_task(source)
-        tasks[(task.characters, task.marks, task.chat_template)] = task
-    if len(tasks) > 1:
-        said = ", ".join(f"{task.__name__} has {task.characters!r}" for task in tasks.values())
+        codec = load_codec(recipe.model.path)
+    elif recipe.data.suffix:
         raise RecipeError(
-            f"model.tiny: its sources must have one vocabulary and chat template ({said}); mix tasks that share them, "
-            "or give model.path"
+            f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
         )
-    task = next(iter(tasks.values()))
-    return character_tokenizer(str(task.characters), task.marks, task.chat_template)
+    else:
+        task = tiny_task(recipe)
+        codec = HuggingFaceCodec(character_tokenizer(str(task.characters), task.marks, task.chat_template))
+    return {name: codec.with_format(source.data) for name, source in recipe.sources.items()}
 
 
 def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
@@ -84,7 +65,7 @@ def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
 
 
 def tiny_task(recipe: Recipe) -> type[Task]:
-    """Return the task whose vocabulary a tiny model has.
+    """Return the task whose vocabulary a tiny model has: that of the first source.
 
     Raises:
         RecipeError: the task has none.

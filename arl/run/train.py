@@ -247,8 +247,8 @@ class SegmentRun:
             busy_seconds=parts.engine.busy_seconds,
             gate_seconds=parts.gate_meter.seconds,
             restarts=parts.num_restarts(),
-            reward_wait_seconds=parts.groups.reward_wait_seconds,
-            graded_groups=parts.groups.num_graded_groups,
+            reward_wait_seconds=parts.groups.meter.reward_wait_seconds,
+            graded_groups=parts.groups.meter.num_graded,
             admitted=ledger.admitted,
             restarted_tokens=ledger.restarted_tokens,
             epochs=parts.problems.position / len(self.context.plan.training),
@@ -274,7 +274,7 @@ class SegmentRun:
         else:
             async with stopped_by_signals(controller, context.directory, note, context.recipe.deadlines.stop):
                 await controller.run()
-        if num_diverged := parts.num_diverged():
+        if num_diverged := parts.groups.meter.num_diverged:
             note(f"{num_diverged} resumed episodes went another way than was recorded")
         self.training_seconds = self.recorder.seconds
         if controller.version == self.until or controller.has_ended() or controller.is_stopping:

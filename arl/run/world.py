@@ -22,7 +22,7 @@ import numpy as np
 
 from arl.config.imports import import_attribute, import_function
 from arl.config.recipe import Recipe, WorldName, WorldTraits
-from arl.data.problem_order import MixedOrder, Order, ProblemOrder
+from arl.data.problem_order import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import UserCodeError
@@ -112,8 +112,6 @@ class Parts(Segment):
     """Lists the processes that run beside this one. It is called about once a second, for status.json."""
     checkpoints: Checkpoints | None = None
     """Writes checkpoints; None: whole ones are written, from which the run can be resumed."""
-    num_diverged: Callable[[], int] = int
-    """Counts the resumed episodes whose env did not repeat what was recorded."""
 
 
 class World(Protocol):
@@ -179,7 +177,7 @@ def recipe_parts(
         engine=engine,
         trainer=trainer,
         admission=admission,
-        problems=recipe_order(recipe, plan.training),
+        problems=ProblemOrder(plan.training, recipe.seed, recipe.weights, recipe.curricula),
         groups=groups,
         keep=recipe_filter(recipe),
         lease=recipe_lease(recipe, engine, groups.drain),
@@ -189,7 +187,6 @@ def recipe_parts(
         codec=next(iter(codecs.values())),
         display=context.display,
         evaluate=measure,
-        num_diverged=lambda: groups.num_diverged,
     )
 
 
@@ -224,21 +221,11 @@ def _groups(
             seed=recipe.seed,
             max_length=context.plan.max_length,
             shaping=recipe.reward,
+            meter=groups.meter,
             gate_meter=groups.gate_meter,
             drain=groups.drain,
         )
     return groups
-
-
-def recipe_order(recipe: Recipe, training: Sequence[Problem]) -> Order:
-    """Return the order of the training problems."""
-    if not recipe.mixture:
-        return ProblemOrder(list(training), recipe.seed, recipe.data.curriculum)
-    orders = {}
-    for name, source in recipe.sources.items():
-        own = [problem for problem in training if problem.source == name]
-        orders[name] = ProblemOrder(own, f"{recipe.seed} {name}", source.data.curriculum, name)
-    return MixedOrder(orders, recipe.weights)
 
 
 def recipe_filter(recipe: Recipe) -> Filter:

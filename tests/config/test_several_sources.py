@@ -15,7 +15,7 @@ data:
   - task: long_tail
     name: tail
     options: {size: 100}
-    curriculum: {epochs: 3}
+    curriculum: 3
 """
 
 
@@ -46,9 +46,8 @@ def test_each_source_is_a_recipe_of_its_own_and_the_mixture_is_written_as_it_is_
         ("name: tail", "name: a/b", "5: data.1.name = 'a/b': "),
         ("name: tail", "name: running_checksum", "3: data.0.name 'running_checksum': is not the name of this source"),
         ("size: 100", "sise: 100", "6: data.1.options.sise: unknown key; did you mean size?"),
-        ("epochs: 3", "solved: 0", "7: data.1.curriculum.unsolved 0: must be less than solved 0"),
+        ("curriculum: 3", "curriculum: 0", "7: data.1.curriculum = 0: must be greater than 0"),
         ("    options", "    path: x.jsonl\n    options", "4: data.1: give exactly one of data.task and data.path"),
-        ("model:", "rollout: {group_size: 1}\nadvantage: batch_norm\nmodel:", "9: data.1.curriculum: with rollout"),
     ],
 )
 def test_a_mistake_in_one_source_is_refused_with_its_line_and_number(

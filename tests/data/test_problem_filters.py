@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arl.config.recipe import Data
-from arl.data.problems import ProblemSets, load_problems
+from arl.data.problems import ProblemSets, as_candidates, filtered, read_sides
 from arl.errors import DataError
 from arl.types import Problem
 
@@ -30,7 +30,9 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def load(files: dict[str, str], suites: Mapping[str, list[Problem]] = {}, **data: Any) -> ProblemSets:
-    return load_problems(Data.model_validate({**files, **data}), 0, suites)
+    section = Data.model_validate({**files, **data})
+    evaluations = {f"the suite {name}": as_candidates(problems, name) for name, problems in suites.items()}
+    return filtered(section, read_sides(section, 0), evaluations)
 
 
 def prompts(sets: ProblemSets) -> list[str]:

@@ -5,8 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.config.data_section import Curriculum
-from arl.data.problem_order import MixedOrder, ProblemOrder
+from arl.data.problem_order import ProblemOrder
 from arl.types import Problem
 
 WEIGHTS = st.dictionaries(
@@ -14,13 +13,10 @@ WEIGHTS = st.dictionaries(
 )
 
 
-def mixed(weights: dict[str, float], size: int = 7, curriculum: Curriculum | None = None) -> MixedOrder:
-    """Return an order whose sources have `size` problems each."""
-    orders = {
-        name: ProblemOrder([Problem(f"{name}{i}", source=name) for i in range(size)], name, curriculum, name)
-        for name in weights
-    }
-    return MixedOrder(orders, weights)
+def mixed(weights: dict[str, float], curriculum: int | None = None) -> ProblemOrder:
+    """Return an order whose sources have seven problems each."""
+    problems = [Problem(f"{name}{i}", source=name) for name in weights for i in range(7)]
+    return ProblemOrder(problems, 0, weights, {} if curriculum is None else dict.fromkeys(weights, curriculum))
 
 
 @given(WEIGHTS, st.integers(1, 300))
@@ -52,7 +48,7 @@ def test_each_source_hands_out_all_its_problems_before_one_comes_again(weights: 
 def test_an_order_goes_on_from_any_place_as_if_it_had_not_been_interrupted(
     weights: dict[str, float], count: int, rates: list[float]
 ) -> None:
-    whole = mixed(weights, curriculum=Curriculum())
+    whole = mixed(weights, curriculum=2)
     problems = []
     states = {}
     for number, rate in enumerate(rates):
@@ -60,7 +56,7 @@ def test_an_order_goes_on_from_any_place_as_if_it_had_not_been_interrupted(
             states = whole.states()
         problems.append(next(whole))
         whole.learned(problems[-1], rate)
-    resumed = mixed(weights, curriculum=Curriculum())
+    resumed = mixed(weights, curriculum=2)
     resumed.restore(states)
     for problem, rate in zip(problems[count:], rates[count:], strict=True):
         assert next(resumed) == problem
@@ -71,7 +67,7 @@ def test_an_order_goes_on_from_any_place_as_if_it_had_not_been_interrupted(
 def test_what_was_always_or_never_solved_is_skipped_for_some_epochs_and_then_tried_again() -> None:
     names = "solved", "unsolved", "both"
     rates = {"solved": 1.0, "unsolved": 0.0, "both": 0.5}
-    order = ProblemOrder([Problem(name) for name in names], 0, Curriculum(epochs=2))
+    order = ProblemOrder([Problem(name) for name in names], 0, curricula={"": 2})
     epochs = []
     skipped = []
     for size in (3, 1, 1, 3, 1):
@@ -87,7 +83,7 @@ def test_what_was_always_or_never_solved_is_skipped_for_some_epochs_and_then_tri
 
 def test_a_run_whose_problems_are_all_skipped_tries_them_again() -> None:
     problems = [Problem(str(i)) for i in range(5)]
-    order = ProblemOrder(problems, 0, Curriculum(epochs=50))
+    order = ProblemOrder(problems, 0, curricula={"": 50})
     for problem in problems:
         order.learned(problem, 1.0)
     assert {next(order).id for _ in problems} == {problem.id for problem in problems}

@@ -71,7 +71,7 @@ def test_a_resumed_env_that_goes_another_way_generates_anew_from_there() -> None
 
     rollout = Rollout(problems_per_step=1, group_size=2, staleness=3, max_new_tokens=80, max_failed_share=0)
     world = World(rollout, 8, lambda seed: 30 + seed % 70, env=moody, checkpoint_every=1, crash_at=90.0).run()
-    assert world.episodes.num_diverged > 0
+    assert world.episodes.meter.num_diverged > 0
     assert not world.controller.ledger.lost
     trained = [group.group_id for batch in world.trainer.batches for group in batch.groups]
     assert sorted(trained) == list(range(8))

@@ -112,5 +112,5 @@ def test_truncated_episodes_are_masked_and_keep_their_reward_and_a_group_waits_f
     assert [t.reward for t in trajectories] == [1.0] * 9 + [0.0] * 3
     assert trajectories[-1].truncated
     assert trajectories[-1].num_sampled == BUDGET
-    assert episodes.reward_wait_seconds == pytest.approx(3.0)  # from the end of its last episode
-    assert episodes.num_graded_groups == 1
+    assert episodes.meter.reward_wait_seconds == pytest.approx(3.0)  # from the end of its last episode
+    assert episodes.meter.num_graded == 1

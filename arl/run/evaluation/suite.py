@@ -28,10 +28,8 @@ from arl.data.problems import (
     filtered,
     load_problems,
     read_sides,
-    suite_candidates,
 )
 from arl.data.prompt_format import PromptFormat
-from arl.data.row_problems import Question
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
 from arl.run.prompt_lengths import fitting_prompts
@@ -138,6 +136,7 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         RecipeError: there is no such task, or the settings are impossible.
         DataError: the suite has no problem.
     """
+    chosen = _chosen(recipe)
     sources = list(recipe.sources.values())
     recipe = next((source for source in sources if source.data.task == name), sources[0])
     values = recipe.model_dump()
@@ -151,7 +150,7 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         values["data"] = recipe.data.model_dump(include=kept) | {"task": name, "options": options}
         values["reward"] |= {"function": None, "weights": None}
         values["rollout"] |= {"env": None, "agent": None}
-        values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
+        values["eval"] = {**task_evaluation(name), **chosen, **settings}
     own = make_recipe(values, (), Path(f"{field} {name}"))
     configure(own.sandbox)  # a task may check its problems
     if own.data.task is None:
@@ -165,8 +164,9 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
 
 
 def _chosen(recipe: Recipe) -> dict[str, Any]:
-    """Return the fields of `eval` that differ from the defaults and from those of the recipe's own task."""
-    usual = Eval().model_dump() | ({} if recipe.data.task is None else task_evaluation(recipe.data.task))
+    """Return the fields of `eval` that differ from the defaults and from those of the recipe's own, only task."""
+    own = {} if recipe.data.task is None or recipe.mixture else task_evaluation(recipe.data.task)
+    usual = Eval().model_dump() | own
     given = recipe.eval.model_dump()
     return {field: value for field, value in given.items() if value != usual[field]}
 
@@ -176,50 +176,37 @@ def run_problems(
 ) -> ProblemSets:
     """Load the recipe's own problems, filtered as it says, and measure their prompts.
 
-    No source trains on what another one holds out. A question of several sources is of the first one.
+    No source trains on what another one holds out.
 
     Args:
         suites: by name; none of their problems may be trained on.
         codecs: make the prompts of each source.
 
     Raises:
-        DataError: none of a source is held out; or see arl.data.problems.load_problems.
+        DataError: none of a source is held out; or see arl.data.problems.filtered.
         InputError: see fitting_prompts.
     """
-    measured = suite_candidates({name: suite.problems for name, suite in suites.items()})
+    measured = {f"the suite {name}": as_candidates(suite.problems, name) for name, suite in suites.items()}
     configure(recipe.sandbox)  # a task may check its problems
     sides = {name: read_sides(source.data, source.seed) for name, source in recipe.sources.items()}
-    earlier: set[Question] = set()  # of the sources before
-    found: dict[str, ProblemSets] = {}
+    training: list[Problem] = []
+    held_out: list[Problem] = []
+    notes: list[str] = []
+    longest = 0
     for name, source in recipe.sources.items():
         others = {f"the evaluation of {other}": side.held_out for other, side in sides.items() if other != name}
         fitting = functools.partial(fitting_prompts, source, codecs[name], limits)
         try:
-            sets = filtered(source.data, sides[name], measured | others, fitting, answer_check(source), earlier)
+            sets = filtered(source.data, sides[name], measured | others, fitting, answer_check(source))
             if recipe.eval.problems and not sets.held_out:
                 raise DataError(
                     f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, "
                     "or the task's options), or set eval.problems to 0"
                 )
         except DataError as error:
-            if not name:
-                raise
-            raise DataError(f"source {name}: {error}") from error
-        found[name] = _of_source(name, sets) if name else sets
-        earlier.update(candidate.question for candidate in sides[name].training)
-    return ProblemSets(
-        training=[problem for sets in found.values() for problem in sets.training],
-        held_out=[problem for sets in found.values() for problem in sets.held_out],
-        longest=max(sets.longest for sets in found.values()),
-        notes=tuple(note for sets in found.values() for note in sets.notes),
-    )
-
-
-def _of_source(name: str, sets: ProblemSets) -> ProblemSets:
-    """Give problems and notes the name of their source."""
-    return structs.replace(
-        sets,
-        training=[structs.replace(problem, source=name) for problem in sets.training],
-        held_out=[structs.replace(problem, source=name) for problem in sets.held_out],
-        notes=tuple(f"{name}: {note}" for note in sets.notes),
-    )
+            raise DataError(f"source {name}: {error}" if name else str(error)) from error
+        training += [structs.replace(problem, source=name) for problem in sets.training]
+        held_out += [structs.replace(problem, source=name) for problem in sets.held_out]
+        notes += [f"{name}: {note}" if name else note for note in sets.notes]
+        longest = max(longest, sets.longest)
+    return ProblemSets(training, held_out, longest, tuple(notes))

@@ -18,7 +18,7 @@ from arl.engine.base import Engine
 from arl.errors import Lost
 from arl.rollout.base import Drain
 from arl.rollout.env import Session
-from arl.rollout.ledger import GateMeter
+from arl.rollout.ledger import GateMeter, GroupMeter
 from arl.rollout.staleness import StalenessGate
 from arl.run.replay.recording import RecordedGroup
 from arl.train.in_process import InProcessTrainer
@@ -45,9 +45,18 @@ TOO_NEW = "sampled by a later version"
 class RecordedOrder(ProblemOrder):
     """Hand out the problems of a recording in the order of their admission."""
 
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__((), seed=0, weights={})
+        self._problems = problems
+        self._given = 0
+
+    @property
+    def position(self) -> int:
+        return self._given
+
     def __next__(self) -> Problem:
-        self.position += 1
-        return self._problems[self.position - 1]
+        self._given += 1
+        return self._problems[self._given - 1]
 
 
 class RecordedGate(StalenessGate):
@@ -212,8 +221,7 @@ class RecordedGroups:
     version that is never made here. None: every group ends as it did."""
     gate_meter: GateMeter = field(default_factory=GateMeter)
     drain: Drain = field(default_factory=Drain)  # of nothing: what was recorded is interrupted as it was
-    reward_wait_seconds: float = 0.0  # nothing is graded again
-    num_graded_groups: int = 0
+    meter: GroupMeter = field(default_factory=GroupMeter)  # nothing is graded again
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """See arl.rollout.episodes.Episodes."""

@@ -156,7 +156,7 @@ class ReplayWorld:
                 engine=engine,
                 trainer=trainer,
                 groups=groups,
-                problems=RecordedOrder([recorded.group.problem for recorded in recording.groups], seed=0),
+                problems=RecordedOrder([recorded.group.problem for recorded in recording.groups]),
                 lease=recipe_lease(recipe, engine, groups.drain),
                 gate_meter=groups.gate_meter,
                 drain=None if recipe.sync.interrupt else groups.drain,

@@ -1,7 +1,9 @@
-"""No source trains on what another one holds out, and a question of several sources is trained once."""
+"""Sources keep apart what each trains on and holds out, and suites sample as their tasks say."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -10,10 +12,16 @@ from arl.data.model_limits import Limits
 from arl.data.problems import ProblemSets
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
-from arl.run.evaluation.suite import held_out_suites, run_problems
+from arl.run.evaluation.suite import held_out_suites, load_suite, run_problems
+from arl.tasks.short_sums import ShortSums
 from tests.data.chat_tokenizers import chat_tokenizer
 
-FILES = {"a": ["one", "two", "three"], "a-test": ["four"], "b": ["Three", "five", "six"], "b-test": ["seven", "eight"]}
+
+class Sampled(ShortSums):
+    evaluation: ClassVar[Mapping[str, Any]] = {"samples": 4}
+
+
+FILES = {"a": ["one", "two", "three"], "a-test": ["four"], "b": ["five", "six"], "b-test": ["seven", "eight"]}
 
 
 def problems(directory: Path, files: dict[str, list[str]], **of_b: str) -> tuple[Recipe, ProblemSets]:
@@ -31,11 +39,10 @@ def problems(directory: Path, files: dict[str, list[str]], **of_b: str) -> tuple
     return recipe, run_problems(recipe, {}, codecs, Limits(codec.vocab_size, context=64))
 
 
-def test_a_question_of_two_sources_is_trained_as_one_of_the_first_and_each_holds_out_its_own(tmp_path: Path) -> None:
+def test_each_source_trains_and_holds_out_its_own_problems(tmp_path: Path) -> None:
     recipe, sets = problems(tmp_path, FILES)
     trained = [(problem.source, problem.prompt) for problem in sets.training]
     assert trained == [("a", "one"), ("a", "two"), ("a", "three"), ("b", "five"), ("b", "six")]
-    assert sets.notes == ("b: 1 questions of another source left out (data.deduplicate)",)
     suites = held_out_suites(recipe, sets.held_out)
     assert [(suite.name, len(suite.problems)) for suite in suites] == [("held_out/a", 1), ("held_out/b", 2)]
     assert sets.longest == 1 + len("three Think.") + 8  # <bos>, the prompt, the answer
@@ -47,5 +54,10 @@ def test_what_another_source_holds_out_is_refused_or_left_out_and_never_trained(
         problems(tmp_path, files)
     _, sets = problems(tmp_path, files, overlap="drop")
     assert [problem.prompt for problem in sets.training if problem.source == "b"] == ["five"]
-    with pytest.raises(DataError, match=r"source b: .* leave none to train on"):
-        problems(tmp_path, FILES | {"b": ["one", "two"]})
+
+
+def test_a_suite_of_a_mixture_is_sampled_as_its_task_says_unless_the_recipe_says_otherwise() -> None:
+    name = f"{__name__}:Sampled"
+    values = {"model": {"tiny": {}}, "data": [{"task": name}, {"task": "long_tail"}]}
+    assert load_suite(Recipe.model_validate(values), name).recipe.eval.samples == 4
+    assert load_suite(Recipe.model_validate(values | {"eval": {"samples": 2}}), name).recipe.eval.samples == 2

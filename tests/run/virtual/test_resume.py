@@ -32,7 +32,7 @@ WORLDS = {
     "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
     "drained, until so many tokens, every version evaluated": "sync.interrupt=false train.tokens=500 eval.every=1",
     "two sources, one with a curriculum": 'data=[{"task":"running_checksum","weight":2,"options":{"size":10},'
-    '"curriculum":{}},{"task":"long_tail","options":{"size":10}}] reward.function=null',
+    '"curriculum":2},{"task":"long_tail","options":{"size":10}}] reward.function=null',
     "tail batching, drained": "rollout.staleness=0 rollout.tail_batching.oversample=1.5 mode=collocated "
     "sync.interrupt=false",
 }
