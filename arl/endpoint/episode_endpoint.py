@@ -1,4 +1,4 @@
-"""AgentAnswer the requests of one episode's agent. Every token that they sample is in the episode's record.
+"""Answer the requests of one episode's agent. Every token that they sample is in the episode's record.
 
     async with open_endpoint(session) as url:
         client = AsyncOpenAI(base_url=url, api_key="unused")
@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from arl.clock import VirtualLoop
-from arl.endpoint.agent_server import agent_server
+from arl.endpoint.agent_server import serve
 from arl.endpoint.openai_answers import CHAT, TEXT, Json, answer_of, chat_choices, text_choices
 from arl.endpoint.openai_requests import (
     CONTEXT_EXCEEDED,
@@ -43,16 +43,14 @@ async def open_endpoint(session: Session) -> AsyncIterator[str]:
     """
     if isinstance(asyncio.get_running_loop(), VirtualLoop):
         raise RunError("session.endpoint() in virtual time: there are no sockets; use `world: wall`")
-    server = agent_server()
     try:
         async with asyncio.timeout(None) as scope:
             episode = EpisodeEndpoint(session, scope)
-            secret, url = await server.add(episode)
-            try:
-                yield url
-            finally:
-                await episode.close()
-                await server.remove(secret)
+            async with serve(episode.chat, episode.complete) as url:
+                try:
+                    yield url
+                finally:
+                    await episode.close()
     except Exception:  # perhaps of the agent, which was interrupted because of the failure
         if episode.failure is None:
             raise
@@ -61,7 +59,7 @@ async def open_endpoint(session: Session) -> AsyncIterator[str]:
 
 
 class EpisodeEndpoint:
-    """AgentAnswer requests by the policy.
+    """Answer requests by the policy.
 
     Args:
         scope: around the agent, which is interrupted when a request fails in the engine.
