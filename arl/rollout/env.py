@@ -136,7 +136,7 @@ class Session:
     @property
     def response(self) -> str:
         """Return the text after the prompt, without the tokens that end or frame turns."""
-        return self._text(len(self._branch))
+        return self.codec.decode(tuple(self._branch.token_ids[self._branch.prompt_length :]))
 
     def fork(self, branch: Branch, keep: int, token_ids: Sequence[int]) -> Branch:
         """Begin a branch with the first `keep` tokens of another one and further ones, all as context."""
@@ -180,14 +180,14 @@ class Session:
             seed=branch.seed,
         )
         turn = branch.begin_turn()
+        turn.stop = (*self._stop, *stop_strings) if stop else ()
         number = len(self._turns)
         self._turns.append(turn)
         self._recall(turn, number)
         if turn.finish_reason is None:
-            strings = (*self._stop, *stop_strings) if stop else ()
             self.on_turn(True)
             try:
-                await self._ask(turn, number, sampling, StopStrings(self.codec, strings) if strings else None)
+                await self._ask(turn, number, sampling, StopStrings(self.codec, turn.stop) if turn.stop else None)
             finally:
                 self.on_turn(False)
         said = turn.said
@@ -234,25 +234,24 @@ class Session:
     def _num_unsampled(self) -> int:
         return self._sampling.max_new_tokens - self.num_sampled
 
-    def _text(self, end: int) -> str:
-        """Return the text of the tokens from the prompt up to `end`."""
-        return self.codec.decode(tuple(self._branch.token_ids[self._branch.prompt_length : end]))
+    def text_of(self, turn: TurnSpan) -> str:
+        """Return what the policy said in a turn, without what ended it: a stop token, or a stop string and the rest."""
+        ids = turn.token_ids
+        if turn.finish_reason == "stop" and ids[-1] in self.stop_token_ids:
+            return self.codec.decode(ids[:-1])
+        text = self.codec.decode(ids)
+        return StopStrings(self.codec, turn.stop).text_before(text) if turn.stop else text
 
     def _text_before_stop(self) -> str:
-        """Return the response without what ended its last turn: a stop token, or a stop string and what comes after it.
+        """Return the response without what ended its last turn.
 
         What ended earlier turns is in the text, because the policy has read it.
         """
         turn = self._branch.last_turn
         if turn is None or not self._branch.ends_with_stop:
             return self.response
-        if self._stop:
-            said = self.codec.decode(turn.token_ids)
-            if left_out := len(said) - len(StopStrings(self.codec, self._stop).text_before(said)):
-                return self.response[:-left_out]
-        if turn.token_ids[-1] in self._sampling.stop_token_ids:
-            return self._text(turn.end - 1)
-        return self.response
+        left_out = len(self.codec.decode(turn.token_ids)) - len(self.text_of(turn))
+        return self.response[: len(self.response) - left_out]
 
     def _recall(self, turn: TurnSpan, number: int) -> None:
         """Take this turn from the journal, as far as it goes."""
