@@ -4,46 +4,15 @@
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-from arl.data.text_codec import TextCodec
 from arl.errors import DataError
-from arl.types import Problem
 
 Message = dict[str, Any]
 ToolSpec = dict[str, Any]  # {"type": "function", "function": {"name", "description", "parameters": JSON schema}}
 THOUGHT_END = "</think>"
 KEPT = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content")
-
-
-class ChatCodec(TextCodec, Protocol):
-    """Render conversations too, with the model's own template."""
-
-    @property
-    def name(self) -> str:
-        """Return the model's, for messages to the user."""
-
-    @property
-    def template(self) -> str | None:
-        """Return the source of the chat template; None: prompts are plain text."""
-
-    def messages(self, problem: Problem) -> list[Message]:
-        """Return the messages of a problem's prompt, with the recipe's system prompt and suffix."""
-
-    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), for_answer: bool = True) -> str:
-        """Return the text of a conversation; `for_answer`: ready for the policy's turn.
-
-        Raises:
-            DataError: the template does not take it.
-        """
-
-    def check_turns(self) -> None:
-        """Raise where the template does not show earlier turns.
-
-        Raises:
-            DataError: a conversation would not be told from its last message.
-        """
 
 
 def for_template(message: Mapping[str, Any]) -> Message:

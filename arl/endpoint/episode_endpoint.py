@@ -10,9 +10,8 @@ was sampled stays in the record. A failure of the engine ends the episode, whate
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -27,11 +26,9 @@ from arl.endpoint.openai_requests import (
     RefusedRequest,
     read_request,
 )
-from arl.endpoint.raw_prompts import go_on, tokens_of
 from arl.errors import InputError, RunError, leaves
-from arl.rollout.conversation import NOTHING, Conversation, Reply
+from arl.rollout.conversation import Conversation, Reply
 from arl.rollout.env import Session
-from arl.rollout.stop_strings import StopStrings
 
 
 @contextlib.asynccontextmanager
@@ -67,14 +64,11 @@ class EpisodeEndpoint:
 
     def __init__(self, session: Session, scope: asyncio.Timeout) -> None:
         self._session = session
+        self._conversation = Conversation(session)
         self._scope = scope
         self._open: set[asyncio.Task[list[Reply]]] = set()
         self._is_closing = False
         self.failure: BaseException | None = None
-
-    @functools.cached_property
-    def _conversation(self) -> Conversation:
-        return Conversation(self._session)  # refused where there is no chat template, which only chats need
 
     async def close(self) -> None:
         """Abort the requests that are open, and refuse others."""
@@ -107,23 +101,13 @@ class EpisodeEndpoint:
             RefusedRequest: it cannot be served.
         """
         request = read_request(body, CompletionRequest, self._session.temperature)
-        prompt = tokens_of(self._session, request.prompt)
-        replies = await self._sample(lambda: self._continue(prompt, request), request.n or 1)
+
+        def reply() -> Coroutine[Any, Any, Reply]:
+            return self._conversation.go_on(request.prompt, limit=request.limit, stop=request.stops)
+
+        replies = await self._sample(reply, request.n or 1)
         wants_logprobs = request.logprobs is not None
         return request, answer_of(TEXT, replies, text_choices(replies, self._session.codec, wants_logprobs))
-
-    async def _continue(self, prompt: Sequence[int], request: CompletionRequest) -> Reply:
-        """Let the policy continue these tokens."""
-        session = self._session
-        go_on(session, prompt)
-        if session.is_over:
-            return Reply({"content": ""}, "length", NOTHING, len(prompt))
-        completion = await session.generate(request.limit, stop_strings=request.stops)
-        text = session.codec.decode(completion.token_ids)
-        if strings := (*session.rollout.stop, *request.stops):
-            text = StopStrings(session.codec, strings).text_before(text)
-        reason: Literal["stop", "length"] = "stop" if completion.finish_reason == "stop" else "length"
-        return Reply({"content": text}, reason, completion, len(prompt))
 
     async def _sample(self, reply: Callable[[], Coroutine[Any, Any, Reply]], count: int) -> list[Reply]:
         """Return `count` replies, which are sampled at the same time.

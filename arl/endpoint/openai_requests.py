@@ -128,7 +128,7 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """Hold a request to /completions."""
 
-    prompt: Text | Annotated[list[int], Meta(min_length=1)]
+    prompt: Text
     logprobs: Literal[0] | None = None
 
 

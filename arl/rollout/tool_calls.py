@@ -19,18 +19,11 @@ PYTHON_TAG = "<|python_tag|>"
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
-class ToolCall(Struct, frozen=True):
-    """Hold one call that the policy makes."""
-
-    name: str
-    arguments: dict[str, Any]
-
-
 class Said(Struct, frozen=True):
     """Split what the policy said in a turn."""
 
     content: str  # before the calls
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[dict[str, Any], ...] = ()  # name and arguments
     malformed: str = ""  # what is wrong with a call; then there are no calls, and the content is all that was said
 
 
@@ -97,5 +90,5 @@ def _read(text: str, content: str, written: list[str], field: str) -> Said:
             return Said(text, malformed=f"the tool call names no tool; write {example}")
         if not isinstance(call.get(field), dict):
             return Said(text, malformed=f"the tool call has no object {field!r}; write {example}")
-        calls.append(ToolCall(call["name"], call[field]))
+        calls.append({"name": call["name"], "arguments": call[field]})
     return Said(content if calls else text, tuple(calls))

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
@@ -22,7 +22,7 @@ from pydantic.errors import PydanticUserError
 
 from arl.clock import in_thread
 from arl.config.imports import import_function
-from arl.data.chat import ChatCodec, Message, ToolSpec
+from arl.data.chat import Message, ToolSpec
 from arl.data.text_codec import TextCodec
 from arl.errors import ArlError, RecipeError
 from arl.rollout.conversation import Conversation
@@ -31,6 +31,9 @@ from arl.rollout.tool_calls import parser_for
 from arl.sandbox.base import Result, Shell
 from arl.sandbox.current import sandbox
 from arl.types import Problem
+
+if TYPE_CHECKING:
+    from arl.data.tokenizer import HuggingFaceCodec
 
 PYTHON = "python"
 MEMORY_MB = 512  # of the interpreter
@@ -113,11 +116,11 @@ def encode_prompt(codec: TextCodec, problem: Problem, names: tuple[str, ...]) ->
     """
     if not names:
         return codec.encode_problem(problem)
-    chat = cast(ChatCodec, codec)
-    return chat.encode(chat.render(chat.messages(problem), [tool.spec for tool in find_tools(names)]))
+    prompts = cast("HuggingFaceCodec", codec).prompts
+    return codec.encode(prompts.render(prompts.messages(problem), [tool.spec for tool in find_tools(names)]))
 
 
-def check_tools(codec: ChatCodec, names: tuple[str, ...]) -> None:
+def check_tools(codec: "HuggingFaceCodec", names: tuple[str, ...]) -> None:
     """Check that tools can be described, and that the model knows how to call some.
 
     Raises:
@@ -125,7 +128,7 @@ def check_tools(codec: ChatCodec, names: tuple[str, ...]) -> None:
         DataError: its chat template shows no tools, or has calls of a form that arl does not read.
     """
     if find_tools(names):
-        parser_for(codec.template or "", codec.name)
+        parser_for(codec.prompts.template or "", codec.prompts.model)
 
 
 class Toolbox:
@@ -241,7 +244,7 @@ class Toolbox:
 async def use_tools(problem: Problem, session: Session) -> None:
     """Let the policy call tools, until it answers without one, or has taken `rollout.max_turns` turns."""
     conversation = Conversation(session)
-    messages: list[Message] = cast(ChatCodec, session.codec).messages(problem)
+    messages: list[Message] = cast("HuggingFaceCodec", session.codec).prompts.messages(problem)
     async with Toolbox(session) as toolbox:
         for turn in range(session.rollout.max_turns):
             reply = await conversation.reply(messages, toolbox.specs)
