@@ -19,14 +19,11 @@ def for_template(message: Mapping[str, Any]) -> Message:
     """Return a message as templates take it: its content is text, and the arguments of its tool calls are objects.
 
     Raises:
-        DataError: a part of its content is no text.
+        DataError: the arguments of a call are no JSON.
     """
     kept: Message = {name: message[name] for name in KEPT if message.get(name)}
     content = message.get("content") or ""
     if not isinstance(content, str):
-        if any(part.get("type") != "text" for part in content):
-            kinds = ", ".join(sorted({str(part.get("type")) for part in content}))
-            raise DataError(f"a message of role {message['role']!r} has parts of type {kinds}; give text alone")
         content = "".join(part["text"] for part in content)
     if calls := kept.get("tool_calls"):
         kept["tool_calls"] = [{**call, "function": _with_object(call["function"])} for call in calls]

@@ -20,15 +20,16 @@ from arl.endpoint.agent_server import serve
 from arl.endpoint.openai_answers import CHAT, TEXT, Json, answer_of, chat_choices, text_choices
 from arl.endpoint.openai_requests import (
     CONTEXT_EXCEEDED,
-    EPISODE_ENDED,
     ChatRequest,
     CompletionRequest,
     RefusedRequest,
     read_request,
 )
-from arl.errors import InputError, RunError, leaves
+from arl.errors import InputError, RunError
 from arl.rollout.conversation import Conversation, Reply
 from arl.rollout.env import Session
+
+ENDED = "the episode has ended"
 
 
 @contextlib.asynccontextmanager
@@ -66,7 +67,7 @@ class EpisodeEndpoint:
         self._session = session
         self._conversation = Conversation(session)
         self._scope = scope
-        self._open: set[asyncio.Task[list[Reply]]] = set()
+        self._open: set[asyncio.Task[Reply]] = set()
         self._is_closing = False
         self.failure: BaseException | None = None
 
@@ -84,7 +85,7 @@ class EpisodeEndpoint:
         Raises:
             RefusedRequest: it cannot be served.
         """
-        request = read_request(body, ChatRequest, self._session.temperature)
+        request = read_request(body, ChatRequest, self._session.sampling.temperature)
         messages = msgspec.to_builtins(request.messages)
         tools = () if request.tool_choice == "none" else request.tools or ()
 
@@ -100,7 +101,7 @@ class EpisodeEndpoint:
         Raises:
             RefusedRequest: it cannot be served.
         """
-        request = read_request(body, CompletionRequest, self._session.temperature)
+        request = read_request(body, CompletionRequest, self._session.sampling.temperature)
 
         def reply() -> Coroutine[Any, Any, Reply]:
             return self._conversation.go_on(request.prompt, limit=request.limit, stop=request.stops)
@@ -117,45 +118,36 @@ class EpisodeEndpoint:
                 engine has failed.
         """
         if self._is_closing:
-            raise RefusedRequest("the episode has ended", 410, EPISODE_ENDED)
-        task = asyncio.create_task(_together(reply, count))
-        self._open.add(task)
-        task.add_done_callback(self._ended)
+            raise RefusedRequest(ENDED, 410)
+        tasks = [asyncio.create_task(reply()) for _ in range(count)]
+        for task in tasks:
+            self._open.add(task)
+            task.add_done_callback(self._ended)
         try:
-            await asyncio.wait({task})
+            await asyncio.wait(tasks)
         finally:
-            task.cancel()  # if the client has gone
-        if task.cancelled():
-            raise RefusedRequest("the episode has ended", 410, EPISODE_ENDED)
-        error = task.exception()
-        if isinstance(error, RefusedRequest):
-            raise error
+            for task in tasks:
+                task.cancel()  # if the client has gone
+        error = next((error for task in tasks if not task.cancelled() and (error := task.exception())), None)
         if error is not None:
             raise RefusedRequest(f"{error}", 400 if isinstance(error, InputError) else 500) from error
-        if not any(reply.completion.token_ids for reply in task.result()):
+        if any(task.cancelled() for task in tasks):
+            raise RefusedRequest(ENDED, 410)
+        replies = [task.result() for task in tasks]
+        if not any(reply.completion.token_ids for reply in replies):
             raise RefusedRequest(
                 "the policy can take no further turn: the model's maximum context length is exceeded, or the episode's "
                 "budget of rollout.max_new_tokens is spent",
                 code=CONTEXT_EXCEEDED,
             )
-        return task.result()
+        return replies
 
-    def _ended(self, task: asyncio.Task[list[Reply]]) -> None:
-        """Forget a request, and interrupt the agent if it failed otherwise than by the agent's fault."""
+    def _ended(self, task: asyncio.Task[Reply]) -> None:
+        """Forget a turn, and interrupt the agent if it failed otherwise than by the agent's fault."""
         self._open.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is None or isinstance(error, RefusedRequest | InputError):
+        if error is None or isinstance(error, InputError):
             return
         self.failure = self.failure or error
         if not self._is_closing and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
-
-
-async def _together(reply: Callable[[], Coroutine[Any, Any, Reply]], count: int) -> list[Reply]:
-    """Await `count` replies. If one of them fails, the others are aborted."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            replies = [tasks.create_task(reply()) for _ in range(count)]
-    except ExceptionGroup as group:
-        raise next(leaves(group)) from group
-    return [reply.result() for reply in replies]

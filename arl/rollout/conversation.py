@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from arl.data.chat import THOUGHT_END, Message, ToolSpec, for_template, key_of
 from arl.rollout.env import Session
-from arl.rollout.record import Branch
+from arl.rollout.record import Branch, TurnSpan
 from arl.rollout.tool_calls import Said, parser_for
 from arl.types import Completion
 
@@ -49,6 +49,7 @@ class _Turn:
     branch: Branch
     start: int
     end: int | None = None  # None: it has not ended
+    span: TurnSpan | None = None
     said: str = ""  # without what ended it
     known: Sequence[Message] = ()  # up to its reply, as the template takes them
     keys: Sequence[tuple[Any, ...]] = ()  # of `known`
@@ -97,7 +98,7 @@ class Conversation:
         text = prompts.render(known, tools)
         turn, completion = await self._speak(text, self._go_on(text, self._codec.encode), limit, stop)
         said = parse(turn.said)
-        if completion.token_ids:
+        if turn.span is not None:
             self._note_reply(turn, known, tools, said)
         has_calls = bool(said.calls) and completion.finish_reason == "stop"
         return Reply(
@@ -114,9 +115,8 @@ class Conversation:
         What the text repeats of an earlier turn is that turn's tokens, but for the token that ended it.
         """
         turn, completion = await self._speak(text, self._go_on(text, self._codec.encode_plain), limit, stop)
-        ids = completion.token_ids
-        if ids:
-            kept = ids[:-1] if completion.finish_reason == "stop" and ids[-1] in self._session.stop_token_ids else ids
+        if turn.span is not None:
+            kept = self._session.tokens_of(turn.span)
             turn.text = text + self._codec.decode(kept)
             turn.end = turn.start + len(kept)
         return Reply({"content": turn.said}, _reason(completion), completion, turn.start)
@@ -131,8 +131,9 @@ class Conversation:
         self._turns.append(turn)
         completion = await self._session.generate(limit, stop_strings=stop)
         turn.end = turn.start + len(completion.token_ids)
-        assert branch.last_turn is not None
-        turn.said = self._session.text_of(branch.last_turn)
+        turn.span = branch.last_turn
+        assert turn.span is not None
+        turn.said = self._session.text_of(turn.span)
         return turn, completion
 
     def _as_said(self, messages: list[Message]) -> list[Message]:

@@ -83,7 +83,7 @@ class Session:
         self.codec = codec
         self.rollout = rollout
         self._stop = tuple(stop)
-        self._sampling = sampling
+        self.sampling = sampling
         self._max_length = max_length
         self.episode_id = episode_id
         self._affinity = affinity
@@ -108,16 +108,6 @@ class Session:
         return max(min(self._num_unsampled, room), 0)
 
     @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """Return the tokens that end a turn."""
-        return self._sampling.stop_token_ids
-
-    @property
-    def temperature(self) -> float:
-        """Return the temperature of every turn."""
-        return self._sampling.temperature
-
-    @property
     def is_over(self) -> bool:
         """Return whether the policy can take no further turn: its budget is spent, or the context is full."""
         return self.budget == 0
@@ -140,7 +130,7 @@ class Session:
 
     def fork(self, branch: Branch, keep: int, token_ids: Sequence[int]) -> Branch:
         """Begin a branch with the first `keep` tokens of another one and further ones, all as context."""
-        forked = Branch(len(self.branches), self._sampling.seed, branch.token_ids[:keep], branch.prompt_length)
+        forked = Branch(len(self.branches), self.sampling.seed, branch.token_ids[:keep], branch.prompt_length)
         self.branches.append(forked)
         self.extend_tokens(forked, token_ids)
         if keep < branch.prompt_length:
@@ -174,9 +164,9 @@ class Session:
             raise ValueError("session.generate() after the end of the episode: check session.is_over before each turn")
         branch = self._branch
         sampling = msgspec.structs.replace(
-            self._sampling,
+            self.sampling,
             max_new_tokens=self.budget if limit is None else min(limit, self.budget),
-            stop_token_ids=self._sampling.stop_token_ids if stop else (),
+            stop_token_ids=self.sampling.stop_token_ids if stop else (),
             seed=branch.seed,
         )
         turn = branch.begin_turn()
@@ -216,7 +206,7 @@ class Session:
             text=self._text_before_stop(),
             truncated=self.truncated,
             num_tokens=self.num_sampled,
-            budget=self._sampling.max_new_tokens,
+            budget=self.sampling.max_new_tokens,
         )
 
     def trajectories(self, grade: Grade) -> tuple[Trajectory, ...]:
@@ -232,14 +222,17 @@ class Session:
 
     @property
     def _num_unsampled(self) -> int:
-        return self._sampling.max_new_tokens - self.num_sampled
+        return self.sampling.max_new_tokens - self.num_sampled
+
+    def tokens_of(self, turn: TurnSpan) -> tuple[int, ...]:
+        """Return what the policy said in a turn, without a stop token that ended it."""
+        ids = turn.token_ids
+        is_stopped = turn.finish_reason == "stop" and ids[-1] in self.sampling.stop_token_ids
+        return ids[:-1] if is_stopped else ids
 
     def text_of(self, turn: TurnSpan) -> str:
-        """Return what the policy said in a turn, without what ended it: a stop token, or a stop string and the rest."""
-        ids = turn.token_ids
-        if turn.finish_reason == "stop" and ids[-1] in self.stop_token_ids:
-            return self.codec.decode(ids[:-1])
-        text = self.codec.decode(ids)
+        """Return the same as text, without a stop string that ended it and what comes after that."""
+        text = self.codec.decode(self.tokens_of(turn))
         return StopStrings(self.codec, turn.stop).text_before(text) if turn.stop else text
 
     def _text_before_stop(self) -> str:

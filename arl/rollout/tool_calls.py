@@ -55,27 +55,12 @@ def parse_hermes(text: str) -> Said:
 
 
 def parse_llama(text: str) -> Said:
-    """Read calls of a turn that is JSON and nothing else; several are apart by semicolons."""
+    """Read the call of a turn that is JSON and nothing else. There is one, because the template shows no more."""
     head, tag, tail = text.partition(PYTHON_TAG)
     body = tail if tag else text
     if not tag and not body.lstrip().startswith("{"):
         return Said(text)
-    return _read(text, head if tag else "", _objects(body), "parameters")
-
-
-def _objects(text: str) -> list[str]:
-    """Cut a row of JSON objects; what is none stays whole."""
-    decoder = json.JSONDecoder()
-    found: list[str] = []
-    rest = text.strip()
-    while rest:
-        try:
-            _, end = decoder.raw_decode(rest)
-        except ValueError:
-            return [*found, rest]
-        found.append(rest[:end])
-        rest = rest[end:].lstrip("; \n")
-    return found
+    return _read(text, head if tag else "", [body], "parameters")
 
 
 def _read(text: str, content: str, written: list[str], field: str) -> Said:

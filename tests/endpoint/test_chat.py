@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 
 from arl.clock import run as run_on_clock
 from arl.engine.base import Engine
@@ -358,25 +358,6 @@ def test_more_agents_at_once_than_a_process_may_open_files_by_default_are_all_se
         in_world(scenario)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_a_blocking_client_in_a_thread_is_served_too(in_world: OpenWorld) -> None:
-    async def scenario(world: World) -> None:
-        def talk(url: str) -> str | None:
-            with OpenAI(base_url=url, api_key="unused") as client:
-                return (
-                    client.chat.completions.create(model="policy", messages=ask(), max_tokens=9)
-                    .choices[0]
-                    .message.content
-                )
-
-        async def env(problem: Problem, session: Session) -> None:
-            async with session.endpoint() as url:
-                assert await asyncio.to_thread(talk, url) == world.codec.decode(world.engine.log[0].token_ids)
-
-        await world.run(env)
-
-    in_world(scenario)
 
 
 def test_an_endpoint_in_virtual_time_is_refused() -> None:
