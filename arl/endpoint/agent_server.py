@@ -16,12 +16,12 @@ import msgspec
 from aiohttp import web
 
 from arl.endpoint.openai_answers import Json, stream_events
-from arl.endpoint.openai_requests import MODEL, RefusedRequest, SamplingRequest
+from arl.endpoint.openai_requests import RefusedRequest, SamplingRequest
 from arl.launch.network import LOOPBACK, free_listener
 
 MAX_BYTES = 1 << 26  # of a request's body
 SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
-SERVED = "POST chat/completions and completions, GET models"
+SERVED = "POST chat/completions and completions"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Respond = Callable[[bytes], Awaitable[tuple[SamplingRequest, Json]]]
 
@@ -42,7 +42,6 @@ async def serve(chat: Respond, complete: Respond) -> AsyncIterator[str]:
         [
             web.post(f"{prefix}/chat/completions", functools.partial(_generate, chat)),
             web.post(f"{prefix}/completions", functools.partial(_generate, complete)),
-            web.get(f"{prefix}/models", _list_models),
         ]
     )
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
@@ -65,11 +64,6 @@ async def _generate(respond: Respond, request: web.Request) -> web.StreamRespons
     for event in stream_events(answer, asked.wants_usage):
         await response.write(event)
     return response
-
-
-async def _list_models(request: web.Request) -> web.Response:
-    del request
-    return _json({"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "arl"}]})
 
 
 @web.middleware

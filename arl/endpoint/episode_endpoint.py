@@ -10,6 +10,7 @@ was sampled stays in the record. A failure of the engine ends the episode, whate
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -17,12 +18,13 @@ import msgspec
 
 from arl.clock import VirtualLoop
 from arl.endpoint.agent_server import serve
-from arl.endpoint.openai_answers import CHAT, TEXT, Json, answer_of, chat_choices, text_choices
+from arl.endpoint.openai_answers import CHAT, TEXT, Json, answer_of
 from arl.endpoint.openai_requests import (
     CONTEXT_EXCEEDED,
     ChatRequest,
     CompletionRequest,
     RefusedRequest,
+    SamplingRequest,
     read_request,
 )
 from arl.errors import InputError, RunError
@@ -88,12 +90,9 @@ class EpisodeEndpoint:
         request = read_request(body, ChatRequest, self._session.sampling.temperature)
         messages = msgspec.to_builtins(request.messages)
         tools = () if request.tool_choice == "none" else request.tools or ()
-
-        def reply() -> Coroutine[Any, Any, Reply]:
-            return self._conversation.reply(messages, tools, limit=request.limit, stop=request.stops)
-
-        replies = await self._sample(reply, request.n or 1)
-        return request, answer_of(CHAT, replies, chat_choices(replies, self._session.codec, bool(request.logprobs)))
+        reply = functools.partial(self._conversation.reply, messages, tools)
+        replies = await self._sample(reply, request)
+        return request, answer_of(CHAT, replies, self._session.codec, bool(request.logprobs))
 
     async def complete(self, body: bytes) -> tuple[CompletionRequest, Json]:
         """Return a request to /completions, and the answer.
@@ -102,16 +101,11 @@ class EpisodeEndpoint:
             RefusedRequest: it cannot be served.
         """
         request = read_request(body, CompletionRequest, self._session.sampling.temperature)
+        replies = await self._sample(functools.partial(self._conversation.go_on, request.prompt), request)
+        return request, answer_of(TEXT, replies, self._session.codec, request.logprobs is not None)
 
-        def reply() -> Coroutine[Any, Any, Reply]:
-            return self._conversation.go_on(request.prompt, limit=request.limit, stop=request.stops)
-
-        replies = await self._sample(reply, request.n or 1)
-        wants_logprobs = request.logprobs is not None
-        return request, answer_of(TEXT, replies, text_choices(replies, self._session.codec, wants_logprobs))
-
-    async def _sample(self, reply: Callable[[], Coroutine[Any, Any, Reply]], count: int) -> list[Reply]:
-        """Return `count` replies, which are sampled at the same time.
+    async def _sample(self, reply: Callable[..., Coroutine[Any, Any, Reply]], request: SamplingRequest) -> list[Reply]:
+        """Return the replies to a request, which are sampled at the same time.
 
         Raises:
             RefusedRequest: the agent asks for what cannot be, the episode has ended or has no room for a token, or the
@@ -119,7 +113,8 @@ class EpisodeEndpoint:
         """
         if self._is_closing:
             raise RefusedRequest(ENDED, 410)
-        tasks = [asyncio.create_task(reply()) for _ in range(count)]
+        turns = [reply(limit=request.limit, stop=request.stops) for _ in range(request.n or 1)]
+        tasks = [asyncio.create_task(turn) for turn in turns]
         for task in tasks:
             self._open.add(task)
             task.add_done_callback(self._ended)
