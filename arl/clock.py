@@ -291,10 +291,12 @@ async def _recorded(wait: _Wait, scope: asyncio.Timeout, seconds: float) -> Asyn
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `work` in a thread of its own, on the wall clock, and return its result or raise its exception.
+    """Run `work` in a thread of its own, in virtual time in place, and return its result or raise its exception.
 
     The thread is a daemon: one that hangs does not keep the process from exiting.
     """
+    if isinstance(asyncio.get_running_loop(), VirtualLoop):
+        return work(*args, **kwargs)
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()  # so that the thread may set it when the caller waits no longer
 

@@ -57,6 +57,7 @@ class PromptRenderer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, wanted: PromptFormat | Data) -> None:
         self._tokenizer = tokenizer
+        self.model = str(tokenizer.name_or_path)
         self._format = wanted
         self._dates: set[str] = set()  # that the template wrote
         self.end: int | None = None  # token behind an answer, by the template
@@ -111,7 +112,7 @@ class PromptRenderer:
             for message in messages:  # others a template may take for switches, or write in another form
                 if message["role"] not in ("system", "assistant", "tool") and message["content"].strip() not in prompt:
                     raise DataError(
-                        f"the chat template of {self._tokenizer.name_or_path} leaves out what role "
+                        f"the chat template of {self.model} leaves out what role "
                         f"{message['role']!r} says; a question is of role 'user'"
                     )
             return prompt
@@ -163,7 +164,7 @@ class PromptRenderer:
             )
         if self._drops_system and (self._format.system or brings_system):
             raise DataError(
-                f"the chat template of {self._tokenizer.name_or_path} leaves out system prompts: put the text of "
+                f"the chat template of {self.model} leaves out system prompts: put the text of "
                 "data.system, or of the rows, into data.suffix"
             )
         return [{"role": "system", "content": self._format.system}, *messages] if self._format.system else messages
@@ -193,7 +194,7 @@ class PromptRenderer:
         names = sorted(read - self._tokenizer.special_tokens_map.keys() - OWN_ARGUMENTS)
         for name in self._format.template_arguments.keys() - names:
             raise DataError(
-                f"data.template_arguments.{name}: is none that the chat template of {self._tokenizer.name_or_path} "
+                f"data.template_arguments.{name}: is none that the chat template of {self.model} "
                 f"takes; it takes {', '.join(names) or 'none'}. arl itself gives messages, and data.template_time"
             )
 
@@ -209,17 +210,31 @@ class PromptRenderer:
         except TEMPLATE_ERRORS as error:
             roles = ", ".join(message["role"] for message in messages)
             raise DataError(
-                f"the chat template of {self._tokenizer.name_or_path} does not take messages of {roles} ({error}); "
+                f"the chat template of {self.model} does not take messages of {roles} ({error}); "
                 "leave out data.system, or set data.chat_template to false"
             ) from error
 
     @functools.cached_property
-    def shows_turns(self) -> bool:
+    def _shows_turns(self) -> bool:
         """Return whether the template shows earlier turns, each once and in order, when the user speaks again."""
         said = [("user", PROBE), ("assistant", REPLY), ("user", FOLLOW_UP)]
         text = self.render([{"role": role, "content": content} for role, content in said])
         places = [text.find(content) for _, content in said]
         return places == sorted(places) and all(text.count(content) == 1 for _, content in said)
+
+    def check_turns(self) -> None:
+        """Check that a conversation can be held.
+
+        Raises:
+            DataError: there is no chat template, or it does not show earlier turns.
+        """
+        if not self.uses_template:
+            raise DataError(f"a conversation needs a chat template, and {self._why_none()} ({self.model})")
+        if not self._shows_turns:
+            raise DataError(
+                f"the chat template of {self.model} does not show earlier turns in their order, so no conversation can "
+                "be held: mend tokenizer.chat_template, or use an env of one turn"
+            )
 
     def _check_template(self) -> None:
         """Compare a rendered question with and without the beginning of an answer, and look how turns end.
@@ -247,7 +262,7 @@ class PromptRenderer:
             self._find_turns(messages, beginning=prompt[len(closed) :])
             return
         raise DataError(
-            f"the chat template of {self._tokenizer.name_or_path} {complaint}, so an answer would not be told from "
+            f"the chat template of {self.model} {complaint}, so an answer would not be told from "
             "the question: mend tokenizer.chat_template, or set data.chat_template to false"
         )
 

@@ -10,7 +10,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from arl.config.data_section import Data
-from arl.data.chat import Message, ToolSpec
 from arl.data.hub import description_of
 from arl.data.model_limits import end_token_ids, reading_model
 from arl.data.prompt_format import PromptFormat, PromptRenderer, control_tokens, encode_texts, paired_marks
@@ -24,7 +23,7 @@ GENERAL_CLASS = "TokenizersBackend"  # of transformers 5, which PreTrainedTokeni
 
 
 class HuggingFaceCodec:
-    """Implement ChatCodec with a Hugging Face tokenizer.
+    """Implement TextCodec with a Hugging Face tokenizer.
 
     A response ends with any token that the chat template ends an answer with, that is the tokenizer's eos_token, or
     that the model's generation_config.json names. The first of `stop_token_ids` is the one that a finished answer has.
@@ -68,27 +67,6 @@ class HuggingFaceCodec:
     def with_format(self, prompts: PromptFormat | Data) -> "HuggingFaceCodec":
         """Return a codec of the same tokenizer that makes prompts of another format, such as a suite's."""
         return HuggingFaceCodec(self._tokenizer, prompts)
-
-    @property
-    def name(self) -> str:
-        return str(self._tokenizer.name_or_path)
-
-    @property
-    def template(self) -> str | None:
-        return self.prompts.template
-
-    def messages(self, problem: Problem) -> list[Message]:
-        return self.prompts.messages(problem)
-
-    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), for_answer: bool = True) -> str:
-        return self.prompts.render(messages, tools, for_answer)
-
-    def check_turns(self) -> None:
-        if not self.prompts.shows_turns:
-            raise DataError(
-                f"the chat template of {self.name} does not show earlier turns in their order, so no conversation can "
-                "be held: mend tokenizer.chat_template, or use an env of one turn"
-            )
 
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
         """Return the ids of a whole prompt, ready for the answer; see arl.data.prompt_format.

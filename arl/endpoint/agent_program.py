@@ -7,7 +7,6 @@ The program is the user's own: it runs in the directory of the run's command, wi
 whatever it has started is killed.
 """
 
-import asyncio
 import os
 import shlex
 import signal
@@ -19,9 +18,8 @@ from msgspec import Struct
 
 from arl.endpoint.episode_endpoint import open_endpoint
 from arl.endpoint.openai_requests import MODEL
-from arl.launch.child import PARENT
 from arl.launch.network import LOOPBACK
-from arl.launch.spawn import RUNNER, describe_exit, signal_all
+from arl.launch.spawn import describe_exit, signal_all, spawn
 from arl.rollout.env import Session
 from arl.types import Problem
 
@@ -53,14 +51,12 @@ async def run_agent(problem: Problem, session: Session) -> float | None:
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
             given.write(msgspec.json.encode(problem))
             given.seek(0)
-            process = await asyncio.create_subprocess_exec(
-                *RUNNER,
-                *shlex.split(command),
-                stdin=given,
-                stdout=said,
-                stderr=errors,
-                env={**os.environ, **_variables(url)},
-                start_new_session=True,
+            process = await spawn(
+                shlex.split(command),
+                _variables(url),
+                output=said.fileno(),
+                errors=errors.fileno(),
+                stdin=given.fileno(),
             )
             try:
                 code = await process.wait()
@@ -81,7 +77,6 @@ def _variables(url: str) -> dict[str, str]:
         "OPENAI_MODEL": MODEL,
         "NO_PROXY": direct,
         "no_proxy": direct,
-        PARENT: str(os.getpid()),
     }
 
 

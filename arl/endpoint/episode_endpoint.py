@@ -1,4 +1,4 @@
-"""AgentAnswer the requests of one episode's agent. Every token that they sample is in the episode's record.
+"""Answer the requests of one episode's agent. Every token that they sample is in the episode's record.
 
     async with open_endpoint(session) as url:
         client = AsyncOpenAI(base_url=url, api_key="unused")
@@ -11,27 +11,27 @@ was sampled stays in the record. A failure of the engine ends the episode, whate
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
 from arl.clock import VirtualLoop
-from arl.endpoint.agent_server import agent_server
-from arl.endpoint.openai_answers import CHAT, TEXT, Json, answer_of, chat_choices, text_choices
+from arl.endpoint.agent_server import serve
+from arl.endpoint.openai_answers import CHAT, TEXT, Json, answer_of
 from arl.endpoint.openai_requests import (
     CONTEXT_EXCEEDED,
-    EPISODE_ENDED,
     ChatRequest,
     CompletionRequest,
     RefusedRequest,
+    SamplingRequest,
     read_request,
 )
-from arl.endpoint.raw_prompts import go_on, tokens_of
-from arl.errors import InputError, RunError, leaves
-from arl.rollout.conversation import NOTHING, Conversation, Reply
+from arl.errors import InputError, RunError
+from arl.rollout.conversation import Conversation, Reply
 from arl.rollout.env import Session
-from arl.rollout.stop_strings import StopStrings
+
+ENDED = "the episode has ended"
 
 
 @contextlib.asynccontextmanager
@@ -43,16 +43,14 @@ async def open_endpoint(session: Session) -> AsyncIterator[str]:
     """
     if isinstance(asyncio.get_running_loop(), VirtualLoop):
         raise RunError("session.endpoint() in virtual time: there are no sockets; use `world: wall`")
-    server = agent_server()
     try:
         async with asyncio.timeout(None) as scope:
             episode = EpisodeEndpoint(session, scope)
-            secret, url = await server.add(episode)
-            try:
-                yield url
-            finally:
-                await episode.close()
-                await server.remove(secret)
+            async with serve(episode.chat, episode.complete) as url:
+                try:
+                    yield url
+                finally:
+                    await episode.close()
     except Exception:  # perhaps of the agent, which was interrupted because of the failure
         if episode.failure is None:
             raise
@@ -61,7 +59,7 @@ async def open_endpoint(session: Session) -> AsyncIterator[str]:
 
 
 class EpisodeEndpoint:
-    """AgentAnswer requests by the policy.
+    """Answer requests by the policy.
 
     Args:
         scope: around the agent, which is interrupted when a request fails in the engine.
@@ -69,14 +67,11 @@ class EpisodeEndpoint:
 
     def __init__(self, session: Session, scope: asyncio.Timeout) -> None:
         self._session = session
+        self._conversation = Conversation(session)
         self._scope = scope
-        self._open: set[asyncio.Task[list[Reply]]] = set()
+        self._open: set[asyncio.Task[Reply]] = set()
         self._is_closing = False
         self.failure: BaseException | None = None
-
-    @functools.cached_property
-    def _conversation(self) -> Conversation:
-        return Conversation(self._session)  # refused where there is no chat template, which only chats need
 
     async def close(self) -> None:
         """Abort the requests that are open, and refuse others."""
@@ -92,15 +87,12 @@ class EpisodeEndpoint:
         Raises:
             RefusedRequest: it cannot be served.
         """
-        request = read_request(body, ChatRequest, self._session.temperature)
+        request = read_request(body, ChatRequest, self._session.sampling.temperature)
         messages = msgspec.to_builtins(request.messages)
         tools = () if request.tool_choice == "none" else request.tools or ()
-
-        def reply() -> Coroutine[Any, Any, Reply]:
-            return self._conversation.reply(messages, tools, limit=request.limit, stop=request.stops)
-
-        replies = await self._sample(reply, request.n or 1)
-        return request, answer_of(CHAT, replies, chat_choices(replies, self._session.codec, bool(request.logprobs)))
+        reply = functools.partial(self._conversation.reply, messages, tools)
+        replies = await self._sample(reply, request)
+        return request, answer_of(CHAT, replies, self._session.codec, bool(request.logprobs))
 
     async def complete(self, body: bytes) -> tuple[CompletionRequest, Json]:
         """Return a request to /completions, and the answer.
@@ -108,72 +100,49 @@ class EpisodeEndpoint:
         Raises:
             RefusedRequest: it cannot be served.
         """
-        request = read_request(body, CompletionRequest, self._session.temperature)
-        prompt = tokens_of(self._session, request.prompt)
-        replies = await self._sample(lambda: self._continue(prompt, request), request.n or 1)
-        wants_logprobs = request.logprobs is not None
-        return request, answer_of(TEXT, replies, text_choices(replies, self._session.codec, wants_logprobs))
+        request = read_request(body, CompletionRequest, self._session.sampling.temperature)
+        replies = await self._sample(functools.partial(self._conversation.go_on, request.prompt), request)
+        return request, answer_of(TEXT, replies, self._session.codec, request.logprobs is not None)
 
-    async def _continue(self, prompt: Sequence[int], request: CompletionRequest) -> Reply:
-        """Let the policy continue these tokens."""
-        session = self._session
-        go_on(session, prompt)
-        if session.is_over:
-            return Reply({"content": ""}, "length", NOTHING, len(prompt))
-        completion = await session.generate(request.limit, stop_strings=request.stops)
-        text = session.codec.decode(completion.token_ids)
-        if strings := (*session.rollout.stop, *request.stops):
-            text = StopStrings(session.codec, strings).text_before(text)
-        reason: Literal["stop", "length"] = "stop" if completion.finish_reason == "stop" else "length"
-        return Reply({"content": text}, reason, completion, len(prompt))
-
-    async def _sample(self, reply: Callable[[], Coroutine[Any, Any, Reply]], count: int) -> list[Reply]:
-        """Return `count` replies, which are sampled at the same time.
+    async def _sample(self, reply: Callable[..., Coroutine[Any, Any, Reply]], request: SamplingRequest) -> list[Reply]:
+        """Return the replies to a request, which are sampled at the same time.
 
         Raises:
             RefusedRequest: the agent asks for what cannot be, the episode has ended or has no room for a token, or the
                 engine has failed.
         """
         if self._is_closing:
-            raise RefusedRequest("the episode has ended", 410, EPISODE_ENDED)
-        task = asyncio.create_task(_together(reply, count))
-        self._open.add(task)
-        task.add_done_callback(self._ended)
+            raise RefusedRequest(ENDED, 410)
+        turns = [reply(limit=request.limit, stop=request.stops) for _ in range(request.n or 1)]
+        tasks = [asyncio.create_task(turn) for turn in turns]
+        for task in tasks:
+            self._open.add(task)
+            task.add_done_callback(self._ended)
         try:
-            await asyncio.wait({task})
+            await asyncio.wait(tasks)
         finally:
-            task.cancel()  # if the client has gone
-        if task.cancelled():
-            raise RefusedRequest("the episode has ended", 410, EPISODE_ENDED)
-        error = task.exception()
-        if isinstance(error, RefusedRequest):
-            raise error
+            for task in tasks:
+                task.cancel()  # if the client has gone
+        error = next((error for task in tasks if not task.cancelled() and (error := task.exception())), None)
         if error is not None:
             raise RefusedRequest(f"{error}", 400 if isinstance(error, InputError) else 500) from error
-        if not any(reply.completion.token_ids for reply in task.result()):
+        if any(task.cancelled() for task in tasks):
+            raise RefusedRequest(ENDED, 410)
+        replies = [task.result() for task in tasks]
+        if not any(reply.completion.token_ids for reply in replies):
             raise RefusedRequest(
                 "the policy can take no further turn: the model's maximum context length is exceeded, or the episode's "
                 "budget of rollout.max_new_tokens is spent",
                 code=CONTEXT_EXCEEDED,
             )
-        return task.result()
+        return replies
 
-    def _ended(self, task: asyncio.Task[list[Reply]]) -> None:
-        """Forget a request, and interrupt the agent if it failed otherwise than by the agent's fault."""
+    def _ended(self, task: asyncio.Task[Reply]) -> None:
+        """Forget a turn, and interrupt the agent if it failed otherwise than by the agent's fault."""
         self._open.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is None or isinstance(error, RefusedRequest | InputError):
+        if error is None or isinstance(error, InputError):
             return
         self.failure = self.failure or error
         if not self._is_closing and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
-
-
-async def _together(reply: Callable[[], Coroutine[Any, Any, Reply]], count: int) -> list[Reply]:
-    """Await `count` replies. If one of them fails, the others are aborted."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            replies = [tasks.create_task(reply()) for _ in range(count)]
-    except ExceptionGroup as group:
-        raise next(leaves(group)) from group
-    return [reply.result() for reply in replies]

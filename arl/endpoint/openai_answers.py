@@ -1,7 +1,7 @@
 """Write answers of OpenAI's API, whole or as the events of a stream.
 
-Reply… ─► choices ─► answer_of ─► JSON
-                         └──► stream_events ─► data: …, data: [DONE]
+Reply… ─► answer_of ─► JSON
+               └──► stream_events ─► data: …, data: [DONE]
 """
 
 import secrets
@@ -20,38 +20,21 @@ CHAT = "chat.completion"
 TEXT = "text_completion"
 
 
-def chat_choices(replies: Sequence[Reply], codec: TextCodec, wants_logprobs: bool) -> list[Json]:
-    """Return the choices of an answer to /chat/completions."""
-    choices: list[Json] = [{"message": reply.message, "logprobs": None} for reply in replies]
-    for choice, reply in zip(choices, replies, strict=True) if wants_logprobs else ():
-        pairs = zip(_token_texts(reply, codec), reply.completion.logprobs, strict=True)
-        tokens = [
-            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-            for text, logprob in pairs
-        ]
-        choice["logprobs"] = {"content": tokens}
-    return choices
-
-
-def text_choices(replies: Sequence[Reply], codec: TextCodec, wants_logprobs: bool) -> list[Json]:
-    """Return the choices of an answer to /completions."""
-    choices: list[Json] = [{"text": reply.message["content"], "logprobs": None} for reply in replies]
-    for choice, reply in zip(choices, replies, strict=True) if wants_logprobs else ():
-        choice["logprobs"] = {"tokens": _token_texts(reply, codec), "token_logprobs": reply.completion.logprobs}
-    return choices
-
-
-def answer_of(kind: str, replies: Sequence[Reply], choices: Sequence[Json]) -> Json:
+def answer_of(kind: str, replies: Sequence[Reply], codec: TextCodec, wants_logprobs: bool) -> Json:
     """Return a whole answer."""
+    choices = []
+    for i, reply in enumerate(replies):
+        said = {"message": reply.message} if kind == CHAT else {"text": reply.message["content"]}
+        logprobs = _logprobs(kind, reply, codec) if wants_logprobs else None
+        choices.append({"index": i, **said, "logprobs": logprobs, "finish_reason": reply.finish_reason})
     num_prompt = replies[0].prompt_tokens
     num_said = sum(len(reply.completion.token_ids) for reply in replies)
-    ended = [{"index": i, "finish_reason": reply.finish_reason} for i, reply in enumerate(replies)]
     return {
         "id": f"{kind}-{secrets.token_hex(12)}",
         "object": kind,
         "created": int(time.time()),
         "model": MODEL,
-        "choices": [{**choice, **end} for choice, end in zip(choices, ended, strict=True)],
+        "choices": choices,
         "usage": {"prompt_tokens": num_prompt, "completion_tokens": num_said, "total_tokens": num_prompt + num_said},
     }
 
@@ -80,8 +63,16 @@ def _parts(choice: Json) -> list[Json]:
     return [said, {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}]
 
 
-def _token_texts(reply: Reply, codec: TextCodec) -> list[str]:
-    return codec.decode_all([[token] for token in reply.completion.token_ids], special_tokens=True)
+def _logprobs(kind: str, reply: Reply, codec: TextCodec) -> Json:
+    texts = codec.decode_all([[token] for token in reply.completion.token_ids], special_tokens=True)
+    logprobs = reply.completion.logprobs
+    if kind == TEXT:
+        return {"tokens": texts, "token_logprobs": logprobs}
+    tokens = [
+        {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+        for text, logprob in zip(texts, logprobs, strict=True)
+    ]
+    return {"content": tokens}
 
 
 def _event(value: Json) -> bytes:

@@ -15,11 +15,8 @@ from msgspec import Meta, Struct
 from arl.errors import ArlError, short_message
 
 MODEL = "policy"  # the one model that an endpoint serves
-EPISODE_ENDED = "episode_ended"
 CONTEXT_EXCEEDED = "context_length_exceeded"  # the code by which agents and libraries know that nothing more fits
 NEUTRAL: Mapping[str, Any] = {
-    "best_of": 1,
-    "echo": False,
     "frequency_penalty": 0,
     "logit_bias": {},
     "parallel_tool_calls": True,
@@ -128,7 +125,7 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """Hold a request to /completions."""
 
-    prompt: Text | Annotated[list[int], Meta(min_length=1)]
+    prompt: Text
     logprobs: Literal[0] | None = None
 
 

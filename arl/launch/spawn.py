@@ -29,6 +29,7 @@ async def spawn(
     environment: Mapping[str, str],
     *,
     output: int,
+    errors: int | None = None,
     stdin: int = asyncio.subprocess.DEVNULL,
     inherited: Mapping[str, str] = os.environ,
 ) -> asyncio.subprocess.Process:
@@ -39,7 +40,8 @@ async def spawn(
     Args:
         argv: program and arguments.
         environment: variables that are added to those it inherits.
-        output: file descriptor of its standard output and error.
+        output: file descriptor of its standard output.
+        errors: file descriptor of its standard error; None: `output`.
         stdin: file descriptor of its standard input.
         inherited: variables that it inherits.
     """
@@ -48,7 +50,7 @@ async def spawn(
         *argv,
         stdin=stdin,
         stdout=output,
-        stderr=output,
+        stderr=output if errors is None else errors,
         env={**inherited, **environment, PARENT: str(os.getpid())},
         start_new_session=True,
     )

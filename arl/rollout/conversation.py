@@ -11,19 +11,20 @@ change it as well: those of thinking models drop earlier thoughts once the user 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import Struct
 
-from arl.data.chat import THOUGHT_END, ChatCodec, Message, ToolSpec, for_template, key_of
-from arl.errors import DataError
+from arl.data.chat import THOUGHT_END, Message, ToolSpec, for_template, key_of
 from arl.rollout.env import Session
-from arl.rollout.record import Branch
-from arl.rollout.stop_strings import StopStrings
+from arl.rollout.record import Branch, TurnSpan
 from arl.rollout.tool_calls import Said, parser_for
 from arl.types import Completion
+
+if TYPE_CHECKING:
+    from arl.data.tokenizer import HuggingFaceCodec
 
 PROBE = "Probe7"  # what no template contains
 NOTHING = Completion((), (), (), "length")
@@ -43,11 +44,15 @@ class Reply(Struct, frozen=True):
 class _Turn:
     """Hold a turn of the policy, and the text around it."""
 
+    number: int
     prompt: str  # rendered before it
     branch: Branch
     start: int
     end: int | None = None  # None: it has not ended
+    span: TurnSpan | None = None
+    said: str = ""  # without what ended it
     known: Sequence[Message] = ()  # up to its reply, as the template takes them
+    keys: Sequence[tuple[Any, ...]] = ()  # of `known`
     text: str = ""  # rendered of `known`; empty: the template does not show the reply as it was said
     closing: str = ""  # the end of that text, behind the reply
 
@@ -59,21 +64,12 @@ class _Turn:
 
 
 class Conversation:
-    """Extend the record of an episode by messages. One for each session; calls may overlap.
-
-    Raises:
-        DataError: the model has no chat template, or one that does not show earlier turns.
-    """
+    """Extend the record of an episode by messages. One for each session; calls may overlap."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._codec = cast(ChatCodec, session.codec)
+        self._codec = cast("HuggingFaceCodec", session.codec)
         self._turns: list[_Turn] = []
-        if self._codec.template is None:
-            raise DataError(
-                f"a conversation needs a chat template, and {self._codec.name} has none, or data.chat_template is false"
-            )
-        self._codec.check_turns()
 
     async def reply(
         self,
@@ -92,42 +88,70 @@ class Conversation:
             stop: strings that end this turn, beside those of the recipe.
 
         Raises:
-            DataError: the template does not take these messages, or the model knows no tools.
+            DataError: the model has no chat template, or one that does not show earlier turns or does not take these
+                messages; or it knows no tools.
         """
-        parse = parser_for(str(self._codec.template), self._codec.name) if tools else Said
+        prompts = self._codec.prompts
+        prompts.check_turns()
+        parse = parser_for(str(prompts.template), prompts.model) if tools else Said
         known = self._as_said([for_template(message) for message in messages])
-        text = self._codec.render(known, tools)
-        branch = self._go_on(text)
-        turn = _Turn(text, branch, start=len(branch))
-        if self._session.is_over:
-            return Reply({"role": "assistant", "content": ""}, "length", NOTHING, turn.start)
-        self._turns.append(turn)
-        name = f"call-{len(self._turns)}"
-        completion = await self._session.generate(limit, stop_strings=stop)
-        turn.end = turn.start + len(completion.token_ids)
-        said = parse(self._text_of(completion, stop))
-        self._note_reply(turn, known, tools, said)
+        text = prompts.render(known, tools)
+        turn, completion = await self._speak(text, self._go_on(text, self._codec.encode), limit, stop)
+        said = parse(turn.said)
+        if turn.span is not None:
+            self._note_reply(turn, known, tools, said)
         has_calls = bool(said.calls) and completion.finish_reason == "stop"
         return Reply(
-            message=_for_client(said, name),
-            finish_reason="tool_calls" if has_calls else cast(Literal["stop", "length"], completion.finish_reason),
+            message=_for_client(said, f"call-{turn.number}"),
+            finish_reason="tool_calls" if has_calls else _reason(completion),
             completion=completion,
             prompt_tokens=turn.start,
             malformed=said.malformed,
         )
+
+    async def go_on(self, text: str, *, limit: int | None = None, stop: Sequence[str] = ()) -> Reply:
+        """Let the policy continue a text, without the chat template.
+
+        What the text repeats of an earlier turn is that turn's tokens, but for the token that ended it.
+        """
+        turn, completion = await self._speak(text, self._go_on(text, self._codec.encode_plain), limit, stop)
+        if turn.span is not None:
+            kept = self._session.tokens_of(turn.span)
+            turn.text = text + self._codec.decode(kept)
+            turn.end = turn.start + len(kept)
+        return Reply({"content": turn.said}, _reason(completion), completion, turn.start)
+
+    async def _speak(
+        self, prompt: str, branch: Branch, limit: int | None, stop: Sequence[str]
+    ) -> tuple[_Turn, Completion]:
+        """Let the policy take a turn, unless the episode is over."""
+        turn = _Turn(len(self._turns) + 1, prompt, branch, start=len(branch))
+        if self._session.is_over:
+            return turn, NOTHING
+        self._turns.append(turn)
+        completion = await self._session.generate(limit, stop_strings=stop)
+        turn.end = turn.start + len(completion.token_ids)
+        turn.span = branch.last_turn
+        assert turn.span is not None
+        turn.said = self._session.text_of(turn.span)
+        return turn, completion
 
     def _as_said(self, messages: list[Message]) -> list[Message]:
         """Put back what clients leave out of replies or write in another way, such as thoughts."""
         keys = [key_of(message) for message in messages]
 
         def agrees(turn: _Turn) -> bool:
-            return turn.end is not None and [key_of(message) for message in turn.known] == keys[: len(turn.known)]
+            return turn.end is not None and turn.keys == keys[: len(turn.keys)]
 
         best = max(filter(agrees, self._turns), key=lambda turn: len(turn.known), default=None)
         return messages if best is None else [*best.known, *messages[len(best.known) :]]
 
-    def _go_on(self, text: str) -> Branch:
-        """Bring a branch to where it holds `text` as tokens: that of the turn whose text is the longest part of it."""
+    def _go_on(self, text: str, encode_first: Callable[[str], tuple[int, ...]]) -> Branch:
+        """Bring a branch to where it holds `text` as tokens: that of the turn whose text is the longest part of it.
+
+        Args:
+            encode_first: encodes it where there is none.
+        """
         encode = self._codec.encode
         after = [turn for turn in self._turns if turn.text and text.startswith(turn.text)]
         before = [turn for turn in self._turns if text.startswith(turn.prompt)]
@@ -137,7 +161,9 @@ class Conversation:
             assert last.end is not None
             branch = last.branch
             new = encode(last.closing + text[len(last.text) :])
-            if new[:1] == (branch.token_ids[last.end - 1],):  # the policy has said itself that its turn ends
+            if last.closing and new[:1] == (
+                branch.token_ids[last.end - 1],
+            ):  # the policy has said itself that its turn ends
                 new = new[1:]
             if not last.is_last:
                 return self._session.fork(branch, last.end, new)
@@ -145,7 +171,7 @@ class Conversation:
             return branch
         if asked is not None:
             return self._session.fork(asked.branch, asked.start, encode(text[len(asked.prompt) :]))
-        return self._begin(encode(text))
+        return self._begin(encode_first(text))
 
     def _begin(self, token_ids: tuple[int, ...]) -> Branch:
         """Begin with the prompt of the group, as far as these tokens do."""
@@ -157,28 +183,25 @@ class Conversation:
         self._session.extend_tokens(first, token_ids[kept:])
         return first
 
-    def _text_of(self, completion: Completion, stop: Sequence[str]) -> str:
-        """Return what was said as text, without what ended it."""
-        ids = completion.token_ids
-        if completion.finish_reason == "stop" and ids[-1] in self._session.stop_token_ids:
-            return self._codec.decode(ids[:-1])
-        strings = (*self._session.rollout.stop, *stop)
-        text = self._codec.decode(ids)
-        return StopStrings(self._codec, strings).text_before(text) if strings else text
-
     def _note_reply(self, turn: _Turn, known: Sequence[Message], tools: Sequence[ToolSpec], said: Said) -> None:
         """Note how the template shows the reply now, so that later texts can be compared with it."""
-        calls = [{"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in said.calls]
-        message: Message = {"role": "assistant", "content": said.content} | ({"tool_calls": calls} if calls else {})
+        message: Message = {"role": "assistant", "content": said.content}
+        if said.calls:
+            message["tool_calls"] = [{"type": "function", "function": call} for call in said.calls]
         turn.known = [*known, message]
-        text = self._codec.render(turn.known, tools, for_answer=False)
-        probed = self._codec.render([*known, {"role": "assistant", "content": PROBE}], tools, for_answer=False)
+        turn.keys = [key_of(each) for each in turn.known]
+        text = self._codec.prompts.render(turn.known, tools, for_answer=False)
+        probed = self._codec.prompts.render([*known, {"role": "assistant", "content": PROBE}], tools, for_answer=False)
         closing = probed.rpartition(PROBE)[2]
         shown = _squeezed(text.removeprefix(turn.prompt))
-        said_texts = [said.content, *(call.name for call in said.calls)]
+        said_texts = [said.content, *(call["name"] for call in said.calls)]
         if text.endswith(closing) and all(_squeezed(each) in shown for each in said_texts):
             turn.text = text
             turn.closing = closing
+
+
+def _reason(completion: Completion) -> Literal["stop", "length"]:
+    return "stop" if completion.finish_reason == "stop" else "length"
 
 
 def _squeezed(text: str) -> str:
@@ -192,8 +215,9 @@ def _for_client(said: Said, name: str) -> Message:
     message: Message = {"role": "assistant", "content": answer.lstrip("\n")}
     if mark:
         message["reasoning_content"] = thoughts.removeprefix("<think>").strip("\n")
-    calls: list[dict[str, Any]] = []
-    for i, call in enumerate(said.calls):
-        function = {"name": call.name, "arguments": json.dumps(call.arguments)}
-        calls.append({"id": f"{name}-{i}", "type": "function", "function": function})
-    return message | ({"tool_calls": calls} if calls else {})
+    if said.calls:
+        functions = [{**call, "arguments": json.dumps(call["arguments"])} for call in said.calls]
+        message["tool_calls"] = [
+            {"id": f"{name}-{i}", "type": "function", "function": function} for i, function in enumerate(functions)
+        ]
+    return message

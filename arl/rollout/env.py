@@ -83,7 +83,7 @@ class Session:
         self.codec = codec
         self.rollout = rollout
         self._stop = tuple(stop)
-        self._sampling = sampling
+        self.sampling = sampling
         self._max_length = max_length
         self.episode_id = episode_id
         self._affinity = affinity
@@ -108,16 +108,6 @@ class Session:
         return max(min(self._num_unsampled, room), 0)
 
     @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """Return the tokens that end a turn."""
-        return self._sampling.stop_token_ids
-
-    @property
-    def temperature(self) -> float:
-        """Return the temperature of every turn."""
-        return self._sampling.temperature
-
-    @property
     def is_over(self) -> bool:
         """Return whether the policy can take no further turn: its budget is spent, or the context is full."""
         return self.budget == 0
@@ -136,11 +126,11 @@ class Session:
     @property
     def response(self) -> str:
         """Return the text after the prompt, without the tokens that end or frame turns."""
-        return self._text(len(self._branch))
+        return self.codec.decode(tuple(self._branch.token_ids[self._branch.prompt_length :]))
 
     def fork(self, branch: Branch, keep: int, token_ids: Sequence[int]) -> Branch:
         """Begin a branch with the first `keep` tokens of another one and further ones, all as context."""
-        forked = Branch(len(self.branches), self._sampling.seed, branch.token_ids[:keep], branch.prompt_length)
+        forked = Branch(len(self.branches), self.sampling.seed, branch.token_ids[:keep], branch.prompt_length)
         self.branches.append(forked)
         self.extend_tokens(forked, token_ids)
         if keep < branch.prompt_length:
@@ -174,20 +164,20 @@ class Session:
             raise ValueError("session.generate() after the end of the episode: check session.is_over before each turn")
         branch = self._branch
         sampling = msgspec.structs.replace(
-            self._sampling,
+            self.sampling,
             max_new_tokens=self.budget if limit is None else min(limit, self.budget),
-            stop_token_ids=self._sampling.stop_token_ids if stop else (),
+            stop_token_ids=self.sampling.stop_token_ids if stop else (),
             seed=branch.seed,
         )
         turn = branch.begin_turn()
+        turn.stop = (*self._stop, *stop_strings) if stop else ()
         number = len(self._turns)
         self._turns.append(turn)
         self._recall(turn, number)
         if turn.finish_reason is None:
-            strings = (*self._stop, *stop_strings) if stop else ()
             self.on_turn(True)
             try:
-                await self._ask(turn, number, sampling, StopStrings(self.codec, strings) if strings else None)
+                await self._ask(turn, number, sampling, StopStrings(self.codec, turn.stop) if turn.stop else None)
             finally:
                 self.on_turn(False)
         said = turn.said
@@ -216,7 +206,7 @@ class Session:
             text=self._text_before_stop(),
             truncated=self.truncated,
             num_tokens=self.num_sampled,
-            budget=self._sampling.max_new_tokens,
+            budget=self.sampling.max_new_tokens,
         )
 
     def trajectories(self, grade: Grade) -> tuple[Trajectory, ...]:
@@ -232,27 +222,29 @@ class Session:
 
     @property
     def _num_unsampled(self) -> int:
-        return self._sampling.max_new_tokens - self.num_sampled
+        return self.sampling.max_new_tokens - self.num_sampled
 
-    def _text(self, end: int) -> str:
-        """Return the text of the tokens from the prompt up to `end`."""
-        return self.codec.decode(tuple(self._branch.token_ids[self._branch.prompt_length : end]))
+    def tokens_of(self, turn: TurnSpan) -> tuple[int, ...]:
+        """Return what the policy said in a turn, without a stop token that ended it."""
+        ids = turn.token_ids
+        is_stopped = turn.finish_reason == "stop" and ids[-1] in self.sampling.stop_token_ids
+        return ids[:-1] if is_stopped else ids
+
+    def text_of(self, turn: TurnSpan) -> str:
+        """Return the same as text, without a stop string that ended it and what comes after that."""
+        text = self.codec.decode(self.tokens_of(turn))
+        return StopStrings(self.codec, turn.stop).text_before(text) if turn.stop else text
 
     def _text_before_stop(self) -> str:
-        """Return the response without what ended its last turn: a stop token, or a stop string and what comes after it.
+        """Return the response without what ended its last turn.
 
         What ended earlier turns is in the text, because the policy has read it.
         """
         turn = self._branch.last_turn
         if turn is None or not self._branch.ends_with_stop:
             return self.response
-        if self._stop:
-            said = self.codec.decode(turn.token_ids)
-            if left_out := len(said) - len(StopStrings(self.codec, self._stop).text_before(said)):
-                return self.response[:-left_out]
-        if turn.token_ids[-1] in self._sampling.stop_token_ids:
-            return self._text(turn.end - 1)
-        return self.response
+        left_out = len(self.codec.decode(turn.token_ids)) - len(self.text_of(turn))
+        return self.response[: len(self.response) - left_out]
 
     def _recall(self, turn: TurnSpan, number: int) -> None:
         """Take this turn from the journal, as far as it goes."""

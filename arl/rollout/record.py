@@ -92,6 +92,7 @@ class TurnSpan:
     start: int
     end: int
     finish_reason: FinishReason | None = None
+    stop: tuple[str, ...] = ()  # strings that end it
 
     @property
     def token_ids(self) -> tuple[int, ...]:

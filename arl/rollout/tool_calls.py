@@ -19,18 +19,11 @@ PYTHON_TAG = "<|python_tag|>"
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
-class ToolCall(Struct, frozen=True):
-    """Hold one call that the policy makes."""
-
-    name: str
-    arguments: dict[str, Any]
-
-
 class Said(Struct, frozen=True):
     """Split what the policy said in a turn."""
 
     content: str  # before the calls
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[dict[str, Any], ...] = ()  # name and arguments
     malformed: str = ""  # what is wrong with a call; then there are no calls, and the content is all that was said
 
 
@@ -62,27 +55,12 @@ def parse_hermes(text: str) -> Said:
 
 
 def parse_llama(text: str) -> Said:
-    """Read calls of a turn that is JSON and nothing else; several are apart by semicolons."""
+    """Read the call of a turn that is JSON and nothing else. There is one, because the template shows no more."""
     head, tag, tail = text.partition(PYTHON_TAG)
     body = tail if tag else text
     if not tag and not body.lstrip().startswith("{"):
         return Said(text)
-    return _read(text, head if tag else "", _objects(body), "parameters")
-
-
-def _objects(text: str) -> list[str]:
-    """Cut a row of JSON objects; what is none stays whole."""
-    decoder = json.JSONDecoder()
-    found: list[str] = []
-    rest = text.strip()
-    while rest:
-        try:
-            _, end = decoder.raw_decode(rest)
-        except ValueError:
-            return [*found, rest]
-        found.append(rest[:end])
-        rest = rest[end:].lstrip("; \n")
-    return found
+    return _read(text, head if tag else "", [body], "parameters")
 
 
 def _read(text: str, content: str, written: list[str], field: str) -> Said:
@@ -97,5 +75,5 @@ def _read(text: str, content: str, written: list[str], field: str) -> Said:
             return Said(text, malformed=f"the tool call names no tool; write {example}")
         if not isinstance(call.get(field), dict):
             return Said(text, malformed=f"the tool call has no object {field!r}; write {example}")
-        calls.append(ToolCall(call["name"], call[field]))
+        calls.append({"name": call["name"], "arguments": call[field]})
     return Said(content if calls else text, tuple(calls))

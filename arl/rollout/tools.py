@@ -14,14 +14,15 @@ import typing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
+from arl.clock import in_thread
 from arl.config.imports import import_function
-from arl.data.chat import ChatCodec, Message, ToolSpec
+from arl.data.chat import Message, ToolSpec
 from arl.data.text_codec import TextCodec
 from arl.errors import ArlError, RecipeError
 from arl.rollout.conversation import Conversation
@@ -31,9 +32,11 @@ from arl.sandbox.base import Result, Shell
 from arl.sandbox.current import sandbox
 from arl.types import Problem
 
+if TYPE_CHECKING:
+    from arl.data.tokenizer import HuggingFaceCodec
+
 PYTHON = "python"
 MEMORY_MB = 512  # of the interpreter
-THREADS = ThreadPoolExecutor(32, "tools")  # of their own, so that slow tools keep nothing else waiting
 AS_JSON = TypeAdapter[Any](Any)
 
 
@@ -113,11 +116,11 @@ def encode_prompt(codec: TextCodec, problem: Problem, names: tuple[str, ...]) ->
     """
     if not names:
         return codec.encode_problem(problem)
-    chat = cast(ChatCodec, codec)
-    return chat.encode(chat.render(chat.messages(problem), [tool.spec for tool in find_tools(names)]))
+    prompts = cast("HuggingFaceCodec", codec).prompts
+    return codec.encode(prompts.render(prompts.messages(problem), [tool.spec for tool in find_tools(names)]))
 
 
-def check_tools(codec: ChatCodec, names: tuple[str, ...]) -> None:
+def check_tools(codec: "HuggingFaceCodec", names: tuple[str, ...]) -> None:
     """Check that tools can be described, and that the model knows how to call some.
 
     Raises:
@@ -125,7 +128,7 @@ def check_tools(codec: ChatCodec, names: tuple[str, ...]) -> None:
         DataError: its chat template shows no tools, or has calls of a form that arl does not read.
     """
     if find_tools(names):
-        parser_for(codec.template or "", codec.name)
+        parser_for(codec.prompts.template or "", codec.prompts.model)
 
 
 class Toolbox:
@@ -140,7 +143,7 @@ class Toolbox:
         self._measures |= {"tool_calls": 0, "tool_errors": 0}
         self._tools = {tool.name: tool for tool in find_tools(session.rollout.tools)}
         self._shell: Shell | None = None
-        self._shell_is_free = asyncio.Lock()
+        self._shell_thread = ThreadPoolExecutor(1, "shell")  # which keeps the calls of the interpreter in their order
 
     async def __aenter__(self) -> Self:
         return self
@@ -148,8 +151,10 @@ class Toolbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._shell is not None:
-            await _in_thread(self._shell.close)
+        # Behind a call that still runs because its episode was cancelled; a second cancellation changes nothing.
+        ended = asyncio.get_running_loop().run_in_executor(self._shell_thread, self._end_shell)
+        self._shell_thread.shutdown(wait=False)
+        await asyncio.shield(ended)
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -208,7 +213,7 @@ class Toolbox:
                 if inspect.iscoroutinefunction(tool.function):
                     result = await tool.function(**values)
                 else:
-                    result = await _in_thread(functools.partial(tool.function, **values))
+                    result = await in_thread(tool.function, **values)
             return result if isinstance(result, str) else AS_JSON.dump_json(result).decode()
         except ArlError:
             raise
@@ -218,31 +223,28 @@ class Toolbox:
             raise ToolError(f"{name} raised {type(error).__name__}: {error}") from error
 
     async def _run_python(self, code: str) -> str:
-        seconds = self._rollout.tool_seconds
-        async with self._shell_is_free:
-            if self._shell is None:
-                self._shell = await _in_thread(functools.partial(_open_shell, seconds))
-            result: Result = await _in_thread(functools.partial(self._shell.run, code))
+        result = await asyncio.get_running_loop().run_in_executor(self._shell_thread, self._run_in_shell, code)
         if result.outcome == "done":
             return result.stdout.strip()
         if result.outcome == "error":
             raise ToolError(f"{result.stdout}{result.stderr}".strip())
-        limits = {"time": f"{seconds:g} s", "memory": f"{MEMORY_MB} MB", "output": "of output"}
+        limits = {"time": f"{self._rollout.tool_seconds:g} s", "memory": f"{MEMORY_MB} MB", "output": "of output"}
         raise ToolError(f"beyond the limit {limits[result.outcome]}; the interpreter was started anew")
 
+    def _run_in_shell(self, code: str) -> Result:
+        if self._shell is None:
+            self._shell = sandbox().shell(seconds=self._rollout.tool_seconds, memory_mb=MEMORY_MB)
+        return self._shell.run(code)
 
-def _open_shell(seconds: float) -> Shell:
-    return sandbox().shell(seconds=seconds, memory_mb=MEMORY_MB)
-
-
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(THREADS, work)
+    def _end_shell(self) -> None:
+        if self._shell is not None:
+            self._shell.close()
 
 
 async def use_tools(problem: Problem, session: Session) -> None:
     """Let the policy call tools, until it answers without one, or has taken `rollout.max_turns` turns."""
     conversation = Conversation(session)
-    messages: list[Message] = cast(ChatCodec, session.codec).messages(problem)
+    messages: list[Message] = cast("HuggingFaceCodec", session.codec).prompts.messages(problem)
     async with Toolbox(session) as toolbox:
         for turn in range(session.rollout.max_turns):
             reply = await conversation.reply(messages, toolbox.specs)

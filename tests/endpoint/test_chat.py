@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 
 from arl.clock import run as run_on_clock
 from arl.engine.base import Engine
@@ -129,6 +129,7 @@ def test_a_stop_string_ends_the_answer_before_it_and_the_record_behind_it(in_wor
                 said = cut.choices[0].message.content
                 assert said is not None
                 assert not set(said) & set(text)
+                assert session.seen_by_reward().text == said
                 assert cut.choices[0].finish_reason == "stop"
                 assert world.text(world.engine.log[1].token_ids)[len(said)] in text
 
@@ -225,7 +226,6 @@ def test_what_cannot_be_served_is_refused_with_its_reason_and_the_episode_goes_o
                         await client.chat.completions.create(**{"model": "policy", "messages": ask(), **change})
                 with pytest.raises(openai.NotFoundError, match="served are POST chat/completions"):
                     await client.embeddings.create(model="policy", input="x")
-                assert [model.id async for model in client.models.list()] == ["policy"]
                 accepted: Any = {"temperature": 1.0, "top_p": 1, "user": "me", "frequency_penalty": 0, "max_tokens": 5}
                 await client.chat.completions.create(model="policy", messages=ask(), **accepted)
 
@@ -272,12 +272,7 @@ def test_a_spent_budget_is_refused_and_the_episode_is_truncated(in_world: OpenWo
 
 def test_an_address_is_gone_with_its_episode_and_open_requests_end_with_it(in_world: OpenWorld) -> None:
     async def scenario(world: World) -> None:
-        ended = asyncio.Event()
         left: list[Any] = []
-
-        async def stays(problem: Problem, session: Session) -> None:
-            async with session.endpoint():
-                await ended.wait()
 
         async def leaves(problem: Problem, session: Session) -> None:
             async with session.endpoint() as url:
@@ -286,17 +281,12 @@ def test_an_address_is_gone_with_its_episode_and_open_requests_end_with_it(in_wo
                 left.append(asyncio.create_task(client.chat.completions.create(model="policy", messages=ask())))
                 await world.engine.began.wait()
 
-        staying = asyncio.create_task(world.run(stays, name="g1"))
         await world.run(leaves)
         client, request = left
         assert world.engine.num_open == 0
         with pytest.raises(openai.APIStatusError, match="the episode has ended"):
             await request
-        with pytest.raises(openai.APIStatusError, match="it has ended, or the URL is wrong"):
-            await client.chat.completions.create(model="policy", messages=ask())
-        ended.set()
-        await staying
-        with pytest.raises(openai.APIConnectionError):  # the server ends with the last episode
+        with pytest.raises(openai.APIConnectionError):
             await client.chat.completions.create(model="policy", messages=ask())
 
     in_world(scenario)
@@ -368,25 +358,6 @@ def test_more_agents_at_once_than_a_process_may_open_files_by_default_are_all_se
         in_world(scenario)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_a_blocking_client_in_a_thread_is_served_too(in_world: OpenWorld) -> None:
-    async def scenario(world: World) -> None:
-        def talk(url: str) -> str | None:
-            with OpenAI(base_url=url, api_key="unused") as client:
-                return (
-                    client.chat.completions.create(model="policy", messages=ask(), max_tokens=9)
-                    .choices[0]
-                    .message.content
-                )
-
-        async def env(problem: Problem, session: Session) -> None:
-            async with session.endpoint() as url:
-                assert await asyncio.to_thread(talk, url) == world.codec.decode(world.engine.log[0].token_ids)
-
-        await world.run(env)
-
-    in_world(scenario)
 
 
 def test_an_endpoint_in_virtual_time_is_refused() -> None:

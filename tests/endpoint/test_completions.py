@@ -1,7 +1,5 @@
 """Requests to /completions continue the record of an episode by text or tokens, without a chat template."""
 
-from typing import Any
-
 import openai
 import pytest
 
@@ -28,18 +26,16 @@ def test_a_text_that_repeats_what_was_said_goes_on_behind_the_tokens_that_were_s
     in_world(scenario)
 
 
-def test_tokens_and_several_choices_fork_the_record_at_the_longest_common_prefix(in_world: OpenWorld) -> None:
+def test_other_texts_and_several_choices_fork_the_record(in_world: OpenWorld) -> None:
     async def scenario(world: World) -> None:
         async def env(problem: Problem, session: Session) -> None:
             async with session.endpoint() as url, client_of(url) as client:
-                await client.completions.create(model="policy", prompt=[5, 6, 7], n=2, max_tokens=10)
-                stream = await client.completions.create(model="policy", prompt=[5, 6, 8], max_tokens=10, stream=True)
+                await client.completions.create(model="policy", prompt="ab", n=2, max_tokens=10)
+                stream = await client.completions.create(model="policy", prompt="ac", max_tokens=10, stream=True)
                 texts = [chunk.choices[0].text async for chunk in stream]
                 assert "".join(texts) == world.codec.decode(world.engine.log[2].token_ids)
-                for wrong in ([5, 1000], "x" * 600):
-                    prompt: Any = wrong
-                    with pytest.raises(openai.BadRequestError, match=r"token ids are from 0|maximum context length"):
-                        await client.completions.create(model="policy", prompt=prompt, max_tokens=10)
+                with pytest.raises(openai.BadRequestError, match=r"maximum context length"):
+                    await client.completions.create(model="policy", prompt="x" * 600, max_tokens=10)
 
         trajectories = await world.run(env)
         assert [trajectory.branch for trajectory in trajectories] == [0, 1, 2]

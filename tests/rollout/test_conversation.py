@@ -130,7 +130,7 @@ def follow_up(reply: Reply, rng: random.Random) -> list[dict[str, Any]]:
 def assert_shows(codec: HuggingFaceCodec, request: GenerateRequest, history: Sequence[Any], tools: list[Any]) -> None:
     """Check that the engine read what the template writes, but for space, which policies put where they like."""
     (read,) = codec.decode_all([request.input_ids], special_tokens=True)
-    rendered = codec.render([for_template(message) for message in history], tools)
+    rendered = codec.prompts.render([for_template(message) for message in history], tools)
     assert "".join(read.split()) == "".join(rendered.split())
 
 
@@ -218,7 +218,7 @@ def test_a_template_without_turns_or_tools_is_refused_by_the_name_of_the_model()
         (HuggingFaceCodec(chat_tokenizer(None)), "needs a chat template"),
     ):
         with pytest.raises(DataError, match=what):
-            Conversation(opened(codec, [])[0])
+            run(Conversation(opened(codec, [])[0]).reply([user("Hi")]))
     session, _ = opened(family("gemma"), ["x"])
     with pytest.raises(DataError, match="knows no tools"):
         run(Conversation(session).reply([user("Hi")], TOOLS))
@@ -256,7 +256,8 @@ def test_turns_that_are_open_at_once_share_the_budget_and_a_full_context_is_an_e
             "'arguments'",
         ),
         (parse_hermes, "no call", "no call", 0, ""),
-        (parse_llama, '<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}', "", 2, ""),
+        (parse_llama, '<|python_tag|>{"name": "f", "parameters": {}}', "", 1, ""),
+        (parse_llama, '{"name": "f"}; {"name": "g"}', '{"name": "f"}; {"name": "g"}', 0, "Extra data"),
         (parse_llama, '{"name": "f", "parameters": []}', '{"name": "f", "parameters": []}', 0, "'parameters'"),
         (parse_llama, "{x} is a set", "{x} is a set", 0, "no JSON"),
         (parse_llama, "a {", "a {", 0, ""),

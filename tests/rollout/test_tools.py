@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
+import psutil
 import pytest
 from pydantic import Field
 
@@ -120,6 +121,22 @@ def test_the_policy_reads_what_was_wrong_with_a_call_and_the_episode_goes_on() -
         strict=True,
     ):
         assert expected in text
+
+
+def test_an_episode_that_is_cancelled_within_a_call_leaves_no_interpreter() -> None:
+    answers([call("python", code="1")])
+    server = psutil.Process().children()
+    session, _ = opened(family("qwen2_5"), [])
+    session.rollout = Rollout(tools=("python",))
+
+    async def work() -> None:
+        async with Toolbox(session) as toolbox, asyncio.timeout(0.001):
+            await toolbox.answer([call("python", code="import time; time.sleep(0.5)")])
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(work())
+    left = {*psutil.Process().children(recursive=True)} - {*server}
+    assert psutil.wait_procs(left, timeout=5)[1] == []
 
 
 def test_a_function_is_described_by_its_signature_or_refused_with_its_place() -> None:
