@@ -13,9 +13,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import FileIO
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,11 +23,11 @@ from arl.config.sandbox_section import SandboxSection
 from arl.errors import SandboxError
 from arl.sandbox import fork_server
 from arl.sandbox.base import PEER_READ, PEER_WRITE, RESTARTED, Program, Result, Shell
-from arl.sandbox.bubblewrap_server import GRACE_SECONDS, Server
+from arl.sandbox.bubblewrap_server import END_SECONDS, GRACE_SECONDS, Server
 from arl.sandbox.program_output import Written, receive
 from arl.sandbox.syscall_filter import syscall_filter
 
-END_SECONDS = 2.0  # for a program that is ended to be gone; the watcher of a dead server is gone already
+_T = TypeVar("_T")
 
 
 class _ServerLost(Exception):
@@ -50,16 +50,7 @@ class BubblewrapSandbox:
 
     def run(self, program: Program, peer: Program | None = None) -> Result:
         """See Sandbox."""
-        server = self._replaced(None)
-        try:
-            return self._run(server, program, peer)
-        except _ServerLost:
-            server = self._replaced(server)
-        try:
-            return self._run(server, program, peer)
-        except _ServerLost as error:
-            self._replaced(server)
-            raise SandboxError(f"{error}, twice for the same program: bwrap or its fork server was killed") from error
+        return self._retried(lambda server: self._run(server, program, peer))
 
     def write(self, path: str, content: bytes) -> None:
         """See Sandbox."""
@@ -78,11 +69,19 @@ class BubblewrapSandbox:
 
     def start_shell(self, limits: Program, files: Sequence[Any]) -> socket.socket:
         """Start an interpreter that reads codes from the last of the files; return the connection to its watcher."""
+        return self._retried(lambda server: self._start(server, limits, files, is_shell=True))
+
+    def _retried(self, work: Callable[[Server], _T]) -> _T:
+        """Do something with the server, and again with another one if the first is lost."""
         server = self._replaced(None)
         try:
-            return self._start(server, limits, files, is_shell=True)
+            return work(server)
         except _ServerLost:
-            return self._start(self._replaced(server), limits, files, is_shell=True)
+            server = self._replaced(server)
+        try:
+            return work(server)
+        except _ServerLost as error:
+            raise SandboxError(f"{error}, twice for the same program: bwrap or its fork server was killed") from error
 
     def _replaced(self, lost: Server | None) -> Server:
         """Return the server, started anew if it is the one that is lost, or if there is none."""
@@ -143,12 +142,10 @@ def _result(server: Server, control: socket.socket, streams: tuple[FileIO, FileI
     """
     begin = time.monotonic()
     written = Written(streams)
-    speaker, report = written.collect([control], seconds + GRACE_SECONDS)
-    if speaker is None and written.is_full:
-        return written.result("output", -signal.SIGKILL, time.monotonic() - begin)
-    if speaker is None:
+    report = written.collect(control, seconds + GRACE_SECONDS)
+    if report is None and not written.is_full:
         raise _ServerLost(f"no end of a program is reported {GRACE_SECONDS:g} s after its time limit")
-    if not report and not server.is_alive:
+    if report == b"" and not server.is_alive:
         raise _ServerLost("the sandbox died")
     return written.reported(report, time.monotonic() - begin)
 
@@ -160,38 +157,30 @@ class _Shell:
         self._sandbox = sandbox
         self._seconds = seconds
         self._limits = Program(memory_mb=memory_mb)
-        self._stack = contextlib.ExitStack()
-        self._is_open = False
-        self._note = ""
         self._open()
 
     def run(self, code: str) -> Result:
         """See Shell."""
-        note = self._note
+        note = "" if self._is_open else RESTARTED
         if not self._is_open:
             self._open()
         begin = time.monotonic()
         written = Written(self._streams)
         body = code.encode("utf-8", "replace")
-        speaker: socket.socket | None = self._codes
-        answer = b""
-        with contextlib.suppress(OSError):  # it has ended meanwhile, which the answer says
+        answer: bytes | None = b""
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or reads nothing
             self._control.sendall(fork_server.GO)
             self._codes.sendall(len(body).to_bytes(fork_server.HEADER, "little") + body)
-            speaker, answer = written.collect([self._codes], self._seconds)
+            answer = written.collect(self._codes, self._seconds)
         if answer:
-            self._control.sendall(fork_server.STOP)
-            exit_code = 0 if answer == b"1" else 1
-            result = written.result(None, exit_code, time.monotonic() - begin)
-        elif speaker is None:
-            result = written.result("time", -signal.SIGKILL, time.monotonic() - begin)
-        else:
-            result = written.reported(receive(self._control), time.monotonic() - begin)
+            with contextlib.suppress(OSError):  # it has ended since
+                self._control.sendall(fork_server.STOP)
+            result = written.result(None, int(answer != b"1"), time.monotonic() - begin)
+        else:  # it has ended; or it runs on, without the connection
+            report = None if answer is None else written.collect(self._control, END_SECONDS)
+            result = written.reported(report, time.monotonic() - begin)
         if not answer or written.is_full:
             self.close()
-            self._note = RESTARTED
-        else:
-            self._note = ""
         return msgspec.structs.replace(result, stderr=note + result.stderr)
 
     def close(self) -> None:
@@ -200,20 +189,17 @@ class _Shell:
         self._stack.close()
 
     def _open(self) -> None:
-        stack = contextlib.ExitStack()
-        stdout, stdout_writes = _pipe(stack)
-        stderr, stderr_writes = _pipe(stack)
-        self._streams = (stdout, stderr)
-        self._codes, codes = socket.socketpair()
-        stack.enter_context(self._codes)
-        self._codes.settimeout(self._seconds)
-        stdin = _file(stack, "")
-        with codes:
-            files = (stdin, stdout_writes, stderr_writes, codes)
-            self._control = self._sandbox.start_shell(self._limits, files)
-        stack.callback(_end, self._control)
-        _close(stdin, stdout_writes, stderr_writes)
-        self._stack = stack
+        with contextlib.ExitStack() as stack:
+            stdout, stdout_writes = _pipe(stack)
+            stderr, stderr_writes = _pipe(stack)
+            self._streams = (stdout, stderr)
+            self._codes, codes = map(stack.enter_context, socket.socketpair())
+            self._codes.settimeout(self._seconds)
+            theirs = (_file(stack, ""), stdout_writes, stderr_writes, codes)
+            self._control = self._sandbox.start_shell(self._limits, theirs)
+            stack.callback(_end, self._control)
+            _close(*theirs)
+            self._stack = stack.pop_all()
         self._is_open = True
 
 
@@ -234,7 +220,7 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[FileIO, FileIO]:
     )
 
 
-def _close(*files: FileIO) -> None:
+def _close(*files: FileIO | socket.socket) -> None:
     for file in files:
         file.close()
 

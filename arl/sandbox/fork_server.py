@@ -47,6 +47,7 @@ LIMITS = {
     resource.RLIMIT_NPROC: 128,
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_FSIZE: DISK_BYTES,
+    resource.RLIMIT_SIGPENDING: 128,  # timers, too, which the kernel counts by user
 }
 GO, STOP = b"g", b"s"  # to the watcher of a shell, before and after each code: idle ones take no time
 SHELL = 3  # descriptor through which a shell is given code
@@ -83,6 +84,7 @@ def _watch(descriptors: list[int], is_isolated: bool) -> Callable[[], None]:
     """Start one program, wait for its end, and report it. Returns in the program."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     control = socket.socket(fileno=descriptors[0])
+    program = 0
     try:
         length = int.from_bytes(_receive(control, HEADER), "little")
         request: Request = marshal.loads(_receive(control, length))
@@ -110,6 +112,8 @@ def _watch(descriptors: list[int], is_isolated: bool) -> Callable[[], None]:
             _clean(folder)
         control.sendall(report.encode())
     except BaseException as error:
+        if program:
+            os.kill(program, signal.SIGKILL)
         with contextlib.suppress(OSError):
             control.sendall(f"!{type(error).__name__}: {error}".encode())
     os._exit(0)
@@ -192,6 +196,7 @@ def _write_files(folder: str, files: dict[str, bytes]) -> None:
 def _confine(request: Request, descriptors: list[int], fails: int, is_isolated: bool) -> None:
     """Keep the given files alone, and give up all rights, for good."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+    os.setsid()  # a signal to its process group would reach the watchers of all, whatever namespaces they are in
     first = len(descriptors)
     kept = [fcntl.fcntl(number, fcntl.F_DUPFD, 64) for number in descriptors]
     report = fcntl.fcntl(fails, fcntl.F_DUPFD, 64)

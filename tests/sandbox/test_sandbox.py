@@ -88,7 +88,12 @@ def test_a_shell_keeps_its_variables_and_prints_as_a_notebook(home: Sandbox) -> 
 
 @pytest.mark.parametrize(
     ("code", "outcome"),
-    [("while True: pass", "time"), ("import os; os._exit(3)", "error"), ("print('x' * 10**7)", "output")],
+    [
+        ("while True: pass", "time"),
+        ("import os; os._exit(3)", "error"),
+        ("print('x' * 10**7)", "output"),
+        ("import os; os.closerange(3, 64)\nwhile True: pass", "time"),
+    ],
 )
 def test_a_shell_that_ends_begins_anew_and_says_so(home: Sandbox, code: str, outcome: str) -> None:
     shell = home.shell(seconds=0.5, memory_mb=256)
@@ -134,7 +139,7 @@ def test_a_server_that_dies_or_hangs_is_started_again(
         monkeypatch.setattr("arl.sandbox.bubblewrap.GRACE_SECONDS", 0.5)
         server = own._server
         assert server is not None
-        os.kill(server._inner, number)
+        os.kill(below(server._process.pid)[0], number)
         assert own.run(Program(code="print(1)", seconds=1)).stdout == "1\n"
     own.close()
 
