@@ -9,7 +9,6 @@ A run costs a few forks. Two programs that run at the same time share two pipes,
 import contextlib
 import fcntl
 import os
-import signal
 import socket
 import threading
 import time

@@ -11,7 +11,7 @@ import struct
 from arl.errors import SandboxError
 
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, AUDIT_ARCH_*
-# name, number on x86_64, on aarch64; -1: there is no such call. RLIMIT_AS counts neither the memory of memfd and shm, nor
+# name, number on x86_64, on aarch64; -1: there is no such call. RLIMIT_AS counts neither memory of memfd and shm, nor
 # attributes of the file that is a program's input
 _REFUSED = """
 socket 41 198 | connect 42 203 | bind 49 200 | listen 50 201 | fork 57 -1 | vfork 58 -1 | unshare 272 97
