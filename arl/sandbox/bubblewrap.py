@@ -6,13 +6,14 @@
 A run costs a few forks. Two programs that run at the same time share two pipes, if they are peers, and else nothing.
 """
 
-import contextlib
 import fcntl
+import functools
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from io import FileIO
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ import msgspec
 from arl.config.sandbox_section import SandboxSection
 from arl.errors import SandboxError
 from arl.sandbox import fork_server
-from arl.sandbox.base import PEER_READ, PEER_WRITE, RESTARTED, Program, Result, Shell
+from arl.sandbox.base import RESTARTED, Program, Result, Shell
 from arl.sandbox.bubblewrap_server import END_SECONDS, GRACE_SECONDS, Server
 from arl.sandbox.program_output import Written, receive
 from arl.sandbox.syscall_filter import syscall_filter
@@ -49,7 +50,7 @@ class BubblewrapSandbox:
 
     def run(self, program: Program, peer: Program | None = None) -> Result:
         """See Sandbox."""
-        return self._retried(lambda server: self._run(server, program, peer))
+        return self.retried(lambda server: self._run(server, program, peer))
 
     def write(self, path: str, content: bytes) -> None:
         """See Sandbox."""
@@ -66,11 +67,7 @@ class BubblewrapSandbox:
         if server is not None:
             server.close()
 
-    def start_shell(self, limits: Program, files: Sequence[Any]) -> socket.socket:
-        """Start an interpreter that reads codes from the last of the files; return the connection to its watcher."""
-        return self._retried(lambda server: self._start(server, limits, files, is_shell=True))
-
-    def _retried(self, work: Callable[[Server], _T]) -> _T:
+    def retried(self, work: Callable[[Server], _T]) -> _T:
         """Do something with the server, and again with another one if the first is lost."""
         server = self._replaced(None)
         try:
@@ -93,29 +90,47 @@ class BubblewrapSandbox:
             return self._server
 
     def _run(self, server: Server, program: Program, peer: Program | None) -> Result:
-        with contextlib.ExitStack() as stack:
+        """Run a program.
+
+        Raises:
+            _ServerLost: the server has died, or reports nothing.
+            SandboxError: the program could not be isolated.
+        """
+        with ExitStack() as stack:
             pipes: tuple[FileIO, ...] = ()
             if peer is not None:
                 from_peer, peer_writes = _pipe(stack)
                 peer_reads, to_peer = _pipe(stack)
                 null = stack.enter_context(open(os.devnull, "r+b", buffering=0))
-                files = (_file(stack, peer.stdin), null, null, peer_reads, peer_writes)
-                stack.callback(_end, self._start(server, peer, files))
-                _close(peer_reads, peer_writes)
+                self._start(server, stack, peer, (_file(stack, peer.stdin), null, null, peer_reads, peer_writes))
                 pipes = (from_peer, to_peer)
-            stdout, stdout_writes = _pipe(stack)
-            stderr, stderr_writes = _pipe(stack)
-            written = (stdout_writes, stderr_writes)
-            control = self._start(server, program, (_file(stack, program.stdin), *written, *pipes))
-            stack.callback(_end, control)
-            _close(*written, *pipes)
-            return _result(server, control, (stdout, stderr), program.seconds)
+            control, streams = self.start(server, stack, program, pipes)
+            begin = time.monotonic()
+            written = Written(streams)
+            report = written.collect(control, program.seconds + GRACE_SECONDS)
+            if report is None and not written.is_full:
+                raise _ServerLost(f"no end of a program is reported {GRACE_SECONDS:g} s after its time limit")
+            if report == b"" and not server.is_alive:
+                raise _ServerLost("the sandbox died")
+            return written.reported(report, time.monotonic() - begin)
+
+    def start(
+        self, server: Server, stack: ExitStack, program: Program, files: Sequence[Any], *, is_shell: bool = False
+    ) -> tuple[socket.socket, tuple[FileIO, FileIO]]:
+        """Start a program with these files as its descriptors 3, 4, …, until the stack is left.
+
+        Returns:
+            The connection to its watcher, and what it writes.
+        """
+        stdout, stdout_writes = _pipe(stack)
+        stderr, stderr_writes = _pipe(stack)
+        theirs = (_file(stack, program.stdin), stdout_writes, stderr_writes, *files)
+        return self._start(server, stack, program, theirs, is_shell=is_shell), (stdout, stderr)
 
     def _start(
-        self, server: Server, program: Program, files: Sequence[Any], *, is_shell: bool = False
+        self, server: Server, stack: ExitStack, program: Program, files: Sequence[Any], *, is_shell: bool = False
     ) -> socket.socket:
-        """Start a program with these files as its descriptors 0, 1, …, and return the connection to its watcher."""
-        has_peer = len(files) > 3 and not is_shell
+        """Start a program with these files as its descriptors 0, 1, …, and close them here."""
         request = {
             "code": program.code,
             "command": program.command,
@@ -123,30 +138,16 @@ class BubblewrapSandbox:
             "seconds": 0.0 if is_shell else program.seconds,
             "memory": program.memory_mb << 20,
             "filter": self._filters[bool(program.command)],
-            "environment": {PEER_READ: "3", PEER_WRITE: "4"} if has_peer else {},
             "is_shell": is_shell,
         }
         try:
-            return server.start(request, [file.fileno() for file in files])
+            control = server.start(request, [file.fileno() for file in files])
         except OSError as error:
             raise _ServerLost(f"the sandbox did not start a program: {error}") from error
-
-
-def _result(server: Server, control: socket.socket, streams: tuple[FileIO, FileIO], seconds: float) -> Result:
-    """Read what a program writes until its watcher reports its end, or it has written too much.
-
-    Raises:
-        _ServerLost: the server has died, or reports nothing.
-        SandboxError: the program could not be isolated.
-    """
-    begin = time.monotonic()
-    written = Written(streams)
-    report = written.collect(control, seconds + GRACE_SECONDS)
-    if report is None and not written.is_full:
-        raise _ServerLost(f"no end of a program is reported {GRACE_SECONDS:g} s after its time limit")
-    if report == b"" and not server.is_alive:
-        raise _ServerLost("the sandbox died")
-    return written.reported(report, time.monotonic() - begin)
+        stack.callback(_end, control)
+        for file in files:
+            file.close()
+        return control
 
 
 class _Shell:
@@ -167,18 +168,19 @@ class _Shell:
         written = Written(self._streams)
         body = code.encode("utf-8", "replace")
         answer: bytes | None = b""
-        with contextlib.suppress(OSError):  # it has ended meanwhile, or reads nothing
+        with suppress(OSError):  # it has ended meanwhile, or reads nothing
             self._control.sendall(fork_server.GO)
             self._codes.sendall(len(body).to_bytes(fork_server.HEADER, "little") + body)
             answer = written.collect(self._codes, self._seconds)
         if answer:
-            with contextlib.suppress(OSError):  # it has ended since
+            with suppress(OSError):  # it has ended since
                 self._control.sendall(fork_server.STOP)
             result = written.result(None, int(answer != b"1"), time.monotonic() - begin)
         else:  # it has ended; or it runs on, without the connection
             report = None if answer is None else written.collect(self._control, END_SECONDS)
+            self.close()
             result = written.reported(report, time.monotonic() - begin)
-        if not answer or written.is_full:
+        if written.is_full:
             self.close()
         return msgspec.structs.replace(result, stderr=note + result.stderr)
 
@@ -188,30 +190,32 @@ class _Shell:
         self._stack.close()
 
     def _open(self) -> None:
-        with contextlib.ExitStack() as stack:
-            stdout, stdout_writes = _pipe(stack)
-            stderr, stderr_writes = _pipe(stack)
-            self._streams = (stdout, stderr)
-            self._codes, codes = map(stack.enter_context, socket.socketpair())
-            self._codes.settimeout(self._seconds)
-            theirs = (_file(stack, ""), stdout_writes, stderr_writes, codes)
-            self._control = self._sandbox.start_shell(self._limits, theirs)
-            stack.callback(_end, self._control)
-            _close(*theirs)
+        with ExitStack() as stack:
+            self._control, self._streams = self._sandbox.retried(functools.partial(self._start, stack))
             self._stack = stack.pop_all()
         self._is_open = True
 
+    def _start(self, stack: ExitStack, server: Server) -> tuple[socket.socket, tuple[FileIO, FileIO]]:
+        self._codes, codes = map(stack.enter_context, socket.socketpair())
+        self._codes.settimeout(self._seconds)
+        return self._sandbox.start(server, stack, self._limits, (codes,), is_shell=True)
+
 
 def _end(control: socket.socket) -> None:
-    """Let a watcher end its program, if it still runs, and wait until both are gone."""
-    with control, contextlib.suppress(OSError):
+    """Let a watcher end its program, if it still runs, and wait until both are gone.
+
+    Raises:
+        SandboxError: the program could not be isolated.
+    """
+    with control, suppress(OSError):
         control.settimeout(END_SECONDS)
         control.shutdown(socket.SHUT_WR)
-        while receive(control):
-            """Reports are of no interest any more."""
+        while report := receive(control):
+            if report.startswith(b"!"):  # of a peer, of which nobody else hears that it did not start
+                raise SandboxError(f"the sandbox cannot start a program: {report[1:].decode()}")
 
 
-def _pipe(stack: contextlib.ExitStack) -> tuple[FileIO, FileIO]:
+def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
     reads, writes = os.pipe()
     return (
         stack.enter_context(open(reads, "rb", buffering=0)),
@@ -219,12 +223,7 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[FileIO, FileIO]:
     )
 
 
-def _close(*files: FileIO | socket.socket) -> None:
-    for file in files:
-        file.close()
-
-
-def _file(stack: contextlib.ExitStack, content: str) -> FileIO:
+def _file(stack: ExitStack, content: str) -> FileIO:
     """Return a file in memory that a program cannot change."""
     number = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     file = FileIO(number, "r+b")

@@ -21,6 +21,7 @@ from typing import Any
 
 from arl.errors import SandboxError
 from arl.sandbox import fork_server
+from arl.sandbox.base import PEER_READ, PEER_WRITE
 
 START_SECONDS = 30.0  # for the server to start
 END_SECONDS = 2.0  # for a program that is ended, or a server, to be gone
@@ -32,6 +33,8 @@ _ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PYTHONHASHSEED": "0",  # the same program gives the same result
     "PYTHONDONTWRITEBYTECODE": "1",
+    PEER_READ: "3",
+    PEER_WRITE: "4",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 

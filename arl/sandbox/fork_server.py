@@ -62,7 +62,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _CAPABILITY_VERSION = 0x20080522
 
-Request = dict[str, Any]  # code, command, files, seconds, memory, filter, environment, is_shell
+Request = dict[str, Any]  # code, command, files, seconds, memory, filter, is_shell
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -99,7 +99,6 @@ def _watch(descriptors: list[int], is_isolated: bool) -> Callable[[], None]:
             except BaseException as error:
                 os.write(fails, f"{type(error).__name__}: {error}".encode())
                 os._exit(1)
-            os.environ.update(request["environment"])
             if request["command"]:
                 _execute(request["command"])
             return _shell if request["is_shell"] else lambda: _run_script(request["code"])

@@ -68,6 +68,11 @@ def test_a_program_finds_no_trace_of_its_peer_nor_of_earlier_programs(sandbox: B
     assert sandbox.run(scanner, secret).stdout == " []\n"
 
 
+def test_a_peer_that_cannot_start_is_a_fault_of_the_sandbox(sandbox: BubblewrapSandbox) -> None:
+    with pytest.raises(SandboxError, match="No space left"):
+        sandbox.run(Program(code=ASK), Program(code=ECHO, files={"large": bytes(65 << 20)}))
+
+
 def test_a_large_output_arrives_whole_up_to_its_limit(home: Sandbox) -> None:
     whole = home.run(Program(code=f"print('x' * {MAX_OUTPUT - 1})"))
     assert (whole.outcome, len(whole.stdout)) == ("done", MAX_OUTPUT)
