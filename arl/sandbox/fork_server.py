@@ -111,8 +111,9 @@ def _watch(descriptors: list[int], is_isolated: bool) -> Callable[[], None]:
             _clean(folder)
         control.sendall(report.encode())
     except BaseException as error:
-        if program:
-            os.kill(program, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            if program:
+                os.kill(program, signal.SIGKILL)
         with contextlib.suppress(OSError):
             control.sendall(f"!{type(error).__name__}: {error}".encode())
     os._exit(0)
