@@ -6,28 +6,28 @@
 A run costs a few forks. Two programs that run at the same time share two pipes, if they are peers, and else nothing.
 """
 
-import contextlib
 import fcntl
+import functools
 import os
-import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from io import FileIO
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from arl.config.sandbox_section import SandboxSection
 from arl.errors import SandboxError
 from arl.sandbox import fork_server
-from arl.sandbox.base import PEER_READ, PEER_WRITE, RESTARTED, Program, Result, Shell
-from arl.sandbox.bubblewrap_server import GRACE_SECONDS, Server
+from arl.sandbox.base import RESTARTED, Program, Result, Shell
+from arl.sandbox.bubblewrap_server import END_SECONDS, GRACE_SECONDS, Server
 from arl.sandbox.program_output import Written, receive
 from arl.sandbox.syscall_filter import syscall_filter
 
-END_SECONDS = 2.0  # for a program that is ended to be gone; the watcher of a dead server is gone already
+_T = TypeVar("_T")
 
 
 class _ServerLost(Exception):
@@ -50,16 +50,7 @@ class BubblewrapSandbox:
 
     def run(self, program: Program, peer: Program | None = None) -> Result:
         """See Sandbox."""
-        server = self._replaced(None)
-        try:
-            return self._run(server, program, peer)
-        except _ServerLost:
-            server = self._replaced(server)
-        try:
-            return self._run(server, program, peer)
-        except _ServerLost as error:
-            self._replaced(server)
-            raise SandboxError(f"{error}, twice for the same program: bwrap or its fork server was killed") from error
+        return self.retried(lambda server: self._run(server, program, peer))
 
     def write(self, path: str, content: bytes) -> None:
         """See Sandbox."""
@@ -76,13 +67,17 @@ class BubblewrapSandbox:
         if server is not None:
             server.close()
 
-    def start_shell(self, limits: Program, files: Sequence[Any]) -> socket.socket:
-        """Start an interpreter that reads codes from the last of the files; return the connection to its watcher."""
+    def retried(self, work: Callable[[Server], _T]) -> _T:
+        """Do something with the server, and again with another one if the first is lost."""
         server = self._replaced(None)
         try:
-            return self._start(server, limits, files, is_shell=True)
+            return work(server)
         except _ServerLost:
-            return self._start(self._replaced(server), limits, files, is_shell=True)
+            server = self._replaced(server)
+        try:
+            return work(server)
+        except _ServerLost as error:
+            raise SandboxError(f"{error}, twice for the same program: bwrap or its fork server was killed") from error
 
     def _replaced(self, lost: Server | None) -> Server:
         """Return the server, started anew if it is the one that is lost, or if there is none."""
@@ -95,29 +90,47 @@ class BubblewrapSandbox:
             return self._server
 
     def _run(self, server: Server, program: Program, peer: Program | None) -> Result:
-        with contextlib.ExitStack() as stack:
+        """Run a program.
+
+        Raises:
+            _ServerLost: the server has died, or reports nothing.
+            SandboxError: the program could not be isolated.
+        """
+        with ExitStack() as stack:
             pipes: tuple[FileIO, ...] = ()
             if peer is not None:
                 from_peer, peer_writes = _pipe(stack)
                 peer_reads, to_peer = _pipe(stack)
                 null = stack.enter_context(open(os.devnull, "r+b", buffering=0))
-                files = (_file(stack, peer.stdin), null, null, peer_reads, peer_writes)
-                stack.callback(_end, self._start(server, peer, files))
-                _close(peer_reads, peer_writes)
+                self._start(server, stack, peer, (_file(stack, peer.stdin), null, null, peer_reads, peer_writes))
                 pipes = (from_peer, to_peer)
-            stdout, stdout_writes = _pipe(stack)
-            stderr, stderr_writes = _pipe(stack)
-            written = (stdout_writes, stderr_writes)
-            control = self._start(server, program, (_file(stack, program.stdin), *written, *pipes))
-            stack.callback(_end, control)
-            _close(*written, *pipes)
-            return _result(server, control, (stdout, stderr), program.seconds)
+            control, streams = self.start(server, stack, program, pipes)
+            begin = time.monotonic()
+            written = Written(streams)
+            report = written.collect(control, program.seconds + GRACE_SECONDS)
+            if report is None and not written.is_full:
+                raise _ServerLost(f"no end of a program is reported {GRACE_SECONDS:g} s after its time limit")
+            if report == b"" and not server.is_alive:
+                raise _ServerLost("the sandbox died")
+            return written.reported(report, time.monotonic() - begin)
+
+    def start(
+        self, server: Server, stack: ExitStack, program: Program, files: Sequence[Any], *, is_shell: bool = False
+    ) -> tuple[socket.socket, tuple[FileIO, FileIO]]:
+        """Start a program with these files as its descriptors 3, 4, …, until the stack is left.
+
+        Returns:
+            The connection to its watcher, and what it writes.
+        """
+        stdout, stdout_writes = _pipe(stack)
+        stderr, stderr_writes = _pipe(stack)
+        theirs = (_file(stack, program.stdin), stdout_writes, stderr_writes, *files)
+        return self._start(server, stack, program, theirs, is_shell=is_shell), (stdout, stderr)
 
     def _start(
-        self, server: Server, program: Program, files: Sequence[Any], *, is_shell: bool = False
+        self, server: Server, stack: ExitStack, program: Program, files: Sequence[Any], *, is_shell: bool = False
     ) -> socket.socket:
-        """Start a program with these files as its descriptors 0, 1, …, and return the connection to its watcher."""
-        has_peer = len(files) > 3 and not is_shell
+        """Start a program with these files as its descriptors 0, 1, …, and close them here."""
         request = {
             "code": program.code,
             "command": program.command,
@@ -125,32 +138,16 @@ class BubblewrapSandbox:
             "seconds": 0.0 if is_shell else program.seconds,
             "memory": program.memory_mb << 20,
             "filter": self._filters[bool(program.command)],
-            "environment": {PEER_READ: "3", PEER_WRITE: "4"} if has_peer else {},
             "is_shell": is_shell,
         }
         try:
-            return server.start(request, [file.fileno() for file in files])
+            control = server.start(request, [file.fileno() for file in files])
         except OSError as error:
             raise _ServerLost(f"the sandbox did not start a program: {error}") from error
-
-
-def _result(server: Server, control: socket.socket, streams: tuple[FileIO, FileIO], seconds: float) -> Result:
-    """Read what a program writes until its watcher reports its end, or it has written too much.
-
-    Raises:
-        _ServerLost: the server has died, or reports nothing.
-        SandboxError: the program could not be isolated.
-    """
-    begin = time.monotonic()
-    written = Written(streams)
-    speaker, report = written.collect([control], seconds + GRACE_SECONDS)
-    if speaker is None and written.is_full:
-        return written.result("output", -signal.SIGKILL, time.monotonic() - begin)
-    if speaker is None:
-        raise _ServerLost(f"no end of a program is reported {GRACE_SECONDS:g} s after its time limit")
-    if not report and not server.is_alive:
-        raise _ServerLost("the sandbox died")
-    return written.reported(report, time.monotonic() - begin)
+        stack.callback(_end, control)
+        for file in files:
+            file.close()
+        return control
 
 
 class _Shell:
@@ -160,38 +157,31 @@ class _Shell:
         self._sandbox = sandbox
         self._seconds = seconds
         self._limits = Program(memory_mb=memory_mb)
-        self._stack = contextlib.ExitStack()
-        self._is_open = False
-        self._note = ""
         self._open()
 
     def run(self, code: str) -> Result:
         """See Shell."""
-        note = self._note
+        note = "" if self._is_open else RESTARTED
         if not self._is_open:
             self._open()
         begin = time.monotonic()
         written = Written(self._streams)
         body = code.encode("utf-8", "replace")
-        speaker: socket.socket | None = self._codes
-        answer = b""
-        with contextlib.suppress(OSError):  # it has ended meanwhile, which the answer says
+        answer: bytes | None = b""
+        with suppress(OSError):  # it has ended meanwhile, or reads nothing
             self._control.sendall(fork_server.GO)
             self._codes.sendall(len(body).to_bytes(fork_server.HEADER, "little") + body)
-            speaker, answer = written.collect([self._codes], self._seconds)
+            answer = written.collect(self._codes, self._seconds)
         if answer:
-            self._control.sendall(fork_server.STOP)
-            exit_code = 0 if answer == b"1" else 1
-            result = written.result(None, exit_code, time.monotonic() - begin)
-        elif speaker is None:
-            result = written.result("time", -signal.SIGKILL, time.monotonic() - begin)
-        else:
-            result = written.reported(receive(self._control), time.monotonic() - begin)
-        if not answer or written.is_full:
+            with suppress(OSError):  # it has ended since
+                self._control.sendall(fork_server.STOP)
+            result = written.result(None, int(answer != b"1"), time.monotonic() - begin)
+        else:  # it has ended; or it runs on, without the connection
+            report = None if answer is None else written.collect(self._control, END_SECONDS)
             self.close()
-            self._note = RESTARTED
-        else:
-            self._note = ""
+            result = written.reported(report, time.monotonic() - begin)
+        if written.is_full:
+            self.close()
         return msgspec.structs.replace(result, stderr=note + result.stderr)
 
     def close(self) -> None:
@@ -200,33 +190,32 @@ class _Shell:
         self._stack.close()
 
     def _open(self) -> None:
-        stack = contextlib.ExitStack()
-        stdout, stdout_writes = _pipe(stack)
-        stderr, stderr_writes = _pipe(stack)
-        self._streams = (stdout, stderr)
-        self._codes, codes = socket.socketpair()
-        stack.enter_context(self._codes)
-        self._codes.settimeout(self._seconds)
-        stdin = _file(stack, "")
-        with codes:
-            files = (stdin, stdout_writes, stderr_writes, codes)
-            self._control = self._sandbox.start_shell(self._limits, files)
-        stack.callback(_end, self._control)
-        _close(stdin, stdout_writes, stderr_writes)
-        self._stack = stack
+        with ExitStack() as stack:
+            self._control, self._streams = self._sandbox.retried(functools.partial(self._start, stack))
+            self._stack = stack.pop_all()
         self._is_open = True
+
+    def _start(self, stack: ExitStack, server: Server) -> tuple[socket.socket, tuple[FileIO, FileIO]]:
+        self._codes, codes = map(stack.enter_context, socket.socketpair())
+        self._codes.settimeout(self._seconds)
+        return self._sandbox.start(server, stack, self._limits, (codes,), is_shell=True)
 
 
 def _end(control: socket.socket) -> None:
-    """Let a watcher end its program, if it still runs, and wait until both are gone."""
-    with control, contextlib.suppress(OSError):
+    """Let a watcher end its program, if it still runs, and wait until both are gone.
+
+    Raises:
+        SandboxError: the program could not be isolated.
+    """
+    with control, suppress(OSError):
         control.settimeout(END_SECONDS)
         control.shutdown(socket.SHUT_WR)
-        while receive(control):
-            """Reports are of no interest any more."""
+        while report := receive(control):
+            if report.startswith(b"!"):  # of a peer, of which nobody else hears that it did not start
+                raise SandboxError(f"the sandbox cannot start a program: {report[1:].decode()}")
 
 
-def _pipe(stack: contextlib.ExitStack) -> tuple[FileIO, FileIO]:
+def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
     reads, writes = os.pipe()
     return (
         stack.enter_context(open(reads, "rb", buffering=0)),
@@ -234,12 +223,7 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[FileIO, FileIO]:
     )
 
 
-def _close(*files: FileIO) -> None:
-    for file in files:
-        file.close()
-
-
-def _file(stack: contextlib.ExitStack, content: str) -> FileIO:
+def _file(stack: ExitStack, content: str) -> FileIO:
     """Return a file in memory that a program cannot change."""
     number = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     file = FileIO(number, "r+b")

@@ -5,9 +5,9 @@ machine. The server holds no secret and no program, so what it shares with progr
 """
 
 import contextlib
-import json
 import marshal
 import os
+import select
 import shutil
 import signal
 import socket
@@ -21,8 +21,10 @@ from typing import Any
 
 from arl.errors import SandboxError
 from arl.sandbox import fork_server
+from arl.sandbox.base import PEER_READ, PEER_WRITE
 
 START_SECONDS = 30.0  # for the server to start
+END_SECONDS = 2.0  # for a program that is ended, or a server, to be gone
 GRACE_SECONDS = 20.0  # for a server to report the end of a program, beyond the limit of the program
 _CAP_SYS_ADMIN = 1 << 21
 _ENVIRONMENT = {
@@ -31,6 +33,8 @@ _ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PYTHONHASHSEED": "0",  # the same program gives the same result
     "PYTHONDONTWRITEBYTECODE": "1",
+    PEER_READ: "3",
+    PEER_WRITE: "4",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 
@@ -41,28 +45,22 @@ class Server:
     def __init__(self, is_isolated: bool) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours
-        info_reads, info_writes = os.pipe()
         with theirs, tempfile.TemporaryFile() as messages:
             self._process = subprocess.Popen(
-                _command(info_writes) if is_isolated else [*_python(), "plain", *_packages()],
+                _command() if is_isolated else [*_python(), "plain", *_packages()],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=messages,
-                pass_fds=(info_writes,),
                 start_new_session=True,  # Ctrl-C is for the caller, who then ends this
                 env=_ENVIRONMENT,
                 cwd="/",
             )
-            os.close(info_writes)
             theirs.close()
             ours.settimeout(START_SECONDS)
             try:
                 is_ready = bool(ours.recv(1))
             except TimeoutError:
                 is_ready = False
-            with open(info_reads) as info:
-                text = info.read() if is_ready and is_isolated else ""
-            self._inner = json.loads(text)["child-pid"] if text else self._process.pid
             if not is_ready:
                 self.close()
                 messages.seek(0)
@@ -71,12 +69,9 @@ class Server:
     @property
     def is_alive(self) -> bool:
         """Say whether the server still holds its end of the connection."""
-        try:
-            return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        except BlockingIOError:
-            return True
-        except ConnectionError:
-            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)  # it says nothing more until it ends
 
     def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> socket.socket:
         """Start a program with these files as its descriptors 0, 1, …, and return the connection to its watcher."""
@@ -90,17 +85,16 @@ class Server:
 
     def close(self) -> None:
         """End the server with everything that it has started."""
-        self._socket.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._inner, signal.SIGKILL)  # the first of its process namespace
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE_SECONDS)
-            return
-        self._process.kill()
-        self._process.wait()
+        with self._socket, contextlib.suppress(OSError):  # it may be gone
+            self._socket.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:  # the server hangs
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
 
-def _command(info: int) -> list[str]:
+def _command() -> list[str]:
     """Return the command that starts bwrap with the fork server.
 
     A root that may mount does so itself, because only then the server can become another user, whose number of
@@ -112,7 +106,7 @@ def _command(info: int) -> list[str]:
     is_root = os.geteuid() == 0 and _has_capability(_CAP_SYS_ADMIN)
     user = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if is_root else ["--unshare-user"]
     argv = [bwrap, *user, "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts", "--as-pid-1"]
-    argv += ["--info-fd", str(info), "--ro-bind", "/usr", "/usr"]
+    argv += ["--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
     for path in ("/bin", "/sbin", "/lib", "/lib64"):
         if os.path.islink(path):
             argv += ["--symlink", os.readlink(path), path]

@@ -47,6 +47,7 @@ LIMITS = {
     resource.RLIMIT_NPROC: 128,
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_FSIZE: DISK_BYTES,
+    resource.RLIMIT_SIGPENDING: 128,  # timers, too, which the kernel counts by user
 }
 GO, STOP = b"g", b"s"  # to the watcher of a shell, before and after each code: idle ones take no time
 SHELL = 3  # descriptor through which a shell is given code
@@ -61,7 +62,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _CAPABILITY_VERSION = 0x20080522
 
-Request = dict[str, Any]  # code, command, files, seconds, memory, filter, environment, is_shell
+Request = dict[str, Any]  # code, command, files, seconds, memory, filter, is_shell
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -83,6 +84,7 @@ def _watch(descriptors: list[int], is_isolated: bool) -> Callable[[], None]:
     """Start one program, wait for its end, and report it. Returns in the program."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     control = socket.socket(fileno=descriptors[0])
+    program = 0
     try:
         length = int.from_bytes(_receive(control, HEADER), "little")
         request: Request = marshal.loads(_receive(control, length))
@@ -97,7 +99,6 @@ def _watch(descriptors: list[int], is_isolated: bool) -> Callable[[], None]:
             except BaseException as error:
                 os.write(fails, f"{type(error).__name__}: {error}".encode())
                 os._exit(1)
-            os.environ.update(request["environment"])
             if request["command"]:
                 _execute(request["command"])
             return _shell if request["is_shell"] else lambda: _run_script(request["code"])
@@ -110,6 +111,9 @@ def _watch(descriptors: list[int], is_isolated: bool) -> Callable[[], None]:
             _clean(folder)
         control.sendall(report.encode())
     except BaseException as error:
+        with contextlib.suppress(OSError):
+            if program:
+                os.kill(program, signal.SIGKILL)
         with contextlib.suppress(OSError):
             control.sendall(f"!{type(error).__name__}: {error}".encode())
     os._exit(0)
@@ -192,6 +196,7 @@ def _write_files(folder: str, files: dict[str, bytes]) -> None:
 def _confine(request: Request, descriptors: list[int], fails: int, is_isolated: bool) -> None:
     """Keep the given files alone, and give up all rights, for good."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+    os.setsid()  # a signal to its process group would reach the watchers of all, whatever namespaces they are in
     first = len(descriptors)
     kept = [fcntl.fcntl(number, fcntl.F_DUPFD, 64) for number in descriptors]
     report = fcntl.fcntl(fails, fcntl.F_DUPFD, 64)

@@ -5,7 +5,6 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Sequence
 from io import FileIO
 
 from arl.errors import SandboxError
@@ -28,41 +27,39 @@ class Written:
         """Say whether one of the streams has more than a program may write."""
         return max(map(len, self._data.values())) > MAX_OUTPUT
 
-    def collect(self, speakers: Sequence[socket.socket], seconds: float) -> tuple[socket.socket | None, bytes]:
-        """Read until one of the connections has a message or ends; None: too much is written, or the time is over."""
+    def collect(self, speaker: socket.socket, seconds: float) -> bytes | None:
+        """Read until the connection has a message or ends (b""); None: too much is written, or the time is over."""
         end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
-            for speaker in speakers:
-                selector.register(speaker, selectors.EVENT_READ)
-            for stream in self._streams:
-                selector.register(stream, selectors.EVENT_READ)
-            while not self.is_full:
-                events = selector.select(max(end - time.monotonic(), 0.0))
-                if not events:
-                    return None, b""
-                for key, _ in events:
-                    if key.fd in self._data and not _read(key.fd, self._data[key.fd]):
+            for each in (speaker, *self._streams):
+                selector.register(each, selectors.EVENT_READ)
+            while not self.is_full and (left := end - time.monotonic()) > 0:
+                ready = {key.fd: key for key, _ in selector.select(left)}
+                if speaker.fileno() in ready:
+                    for number, data in self._data.items():
+                        while not self.is_full and _read(number, data):
+                            """What was written before is read to the end."""
+                    return receive(speaker)
+                for number, key in ready.items():
+                    if not _read(number, self._data[number]):
                         selector.unregister(key.fileobj)
-                for key, _ in events:
-                    if isinstance(key.fileobj, socket.socket):
-                        for number, data in self._data.items():
-                            while not self.is_full and _read(number, data):
-                                """What was written before is read to the end."""
-                        return key.fileobj, receive(key.fileobj)
-        return None, b""
+        return None
 
-    def reported(self, report: bytes, elapsed: float) -> Result:
-        """Return the result of a program of which its watcher has reported this; nothing: it was killed.
+    def reported(self, report: bytes | None, elapsed: float) -> Result:
+        """Return the result of a program of which its watcher has reported this.
+
+        Args:
+            report: empty: it was killed; None: it has not ended in time, or written too much.
 
         Raises:
             SandboxError: the program could not be isolated.
         """
+        if report is None:
+            return self.result("time", -signal.SIGKILL, elapsed)
         if report.startswith(b"!"):
             raise SandboxError(f"the sandbox cannot start a program: {report[1:].decode()}")
         exit_code, is_late, seconds = report.split() if report else (b"-9", b"0", str(elapsed).encode())
-        if is_late == b"1":
-            return self.result("time", int(exit_code), float(seconds))
-        return self.result(None, int(exit_code), float(seconds))
+        return self.result("time" if is_late == b"1" else None, int(exit_code), float(seconds))
 
     def result(self, outcome: Outcome | None, exit_code: int, seconds: float) -> Result:
         """Return what was written; `outcome` is None: the exit code and the last line say it."""

@@ -11,7 +11,8 @@ import struct
 from arl.errors import SandboxError
 
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, AUDIT_ARCH_*
-# name, number on x86_64, on aarch64; -1: there is no such call. RLIMIT_AS does not count memory of memfd and shm
+# name, number on x86_64, on aarch64; -1: there is no such call. RLIMIT_AS counts neither memory of memfd and shm, nor
+# attributes of the file that is a program's input
 _REFUSED = """
 socket 41 198 | connect 42 203 | bind 49 200 | listen 50 201 | fork 57 -1 | vfork 58 -1 | unshare 272 97
 setns 308 268 | ptrace 101 117 | process_vm_readv 310 270 | process_vm_writev 311 271 | kcmp 312 272
@@ -23,7 +24,9 @@ io_uring_register 427 427 | add_key 248 217 | request_key 249 218 | keyctl 250 2
 memfd_secret 447 447 | shmget 29 194 | msgget 68 186 | semget 64 190 | mq_open 240 180 | init_module 175 105
 finit_module 313 273 | delete_module 176 106 | kexec_load 246 104 | name_to_handle_at 303 264
 open_by_handle_at 304 265 | fanotify_init 300 262 | quotactl 179 60 | acct 163 89 | swapon 167 224 | reboot 169 142
-syslog 103 116
+syslog 103 116 | setsockopt 54 208 | seccomp 317 277 | io_setup 206 0 | inotify_init 253 -1 | inotify_init1 294 26
+setxattr 188 5 | lsetxattr 189 6 | fsetxattr 190 7 | sync 162 81 | syncfs 306 267 | statmount 457 457
+listmount 458 458
 """
 _EXECUTE = "execve 59 221 | execveat 322 281"
 _CLONE = (56, 220)

@@ -28,6 +28,7 @@ for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLIN
 refused("resolver", socket.getaddrinfo, "localhost", 80)
 ours, theirs = socket.socketpair()
 refused("bind", ours.bind, "\\0name")
+refused("filter", ours.setsockopt, socket.SOL_SOCKET, 26, bytes(16))
 calls_refused(socket=(41, 2, 1, 0), io_uring_setup=(425, 8, ctypes.create_string_buffer(256)))
 """
 
@@ -64,6 +65,8 @@ os._exit(0)
 _MEMORY = """
 import mmap
 calls_refused(memfd_create=(319, b"name", 0), shmget=(29, 0, 1 << 20, 0o1600), msgget=(68, 0, 0o1600))
+refused("attributes of its input", os.setxattr, 0, "user.name", b"x" * 60000)
+calls_refused(io_setup=(206, 1, ctypes.byref(ctypes.c_long())), inotify=(294, 0))
 refused("mmap", mmap.mmap, -1, 1 << 30)
 kept = []
 while True:
@@ -96,9 +99,9 @@ refused("mode", os.chmod, "/usr", 0o777)
 
 _KILLING = """
 import signal
-for process in (os.getppid(), -1, *range(2, 3000)):
+for process in (0, -1, *range(2, 3000)):  # 0: all of its process group, in whatever namespace
     try:
-        os.kill(process, signal.SIGKILL) if process else None
+        os.kill(process, signal.SIGKILL)
         print("" if process in (0, -1) else "BROKEN")
     except OSError:
         pass
@@ -111,6 +114,7 @@ null = ctypes.c_void_p()
 calls_refused(unshare=(272, 0x10000000), setns=(308, 0, 0), chroot=(161, b"/tmp"), bpf=(321, 0, null, 0))
 calls_refused(mount=(165, b"none", b"/tmp", b"tmpfs", 0, null), umount=(166, b"/proc", 2), setuid=(105, 0))
 calls_refused(ptrace=(101, 0, 0, 0, 0), process_vm_readv=(310, 1, null, 0, null, 0, 0), keyctl=(250, 0, -3, 1))
+calls_refused(statmount=(457, null, null, 0, 0))
 calls_refused(perf=(298, null, 0, -1, -1, 0), userfaultfd=(323, 0), open_tree=(428, -100, b"/", 1))
 refused("limit", resource.setrlimit, resource.RLIMIT_AS, (-1, -1))
 refused("limit of another", resource.prlimit, 2, resource.RLIMIT_CPU, (1, 1))

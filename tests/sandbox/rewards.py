@@ -11,4 +11,4 @@ def run_it(problem: Problem, response: Response) -> dict[str, float]:
     result = sandbox().run(Program(code=response.text))
     opened = sandbox()
     assert isinstance(opened, BubblewrapSandbox) and opened._server is not None
-    return {"correct": float(result.stdout == problem.answer), "server": float(opened._server._inner)}
+    return {"correct": float(result.stdout == problem.answer), "server": float(opened._server._process.pid)}

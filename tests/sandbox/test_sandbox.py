@@ -68,6 +68,11 @@ def test_a_program_finds_no_trace_of_its_peer_nor_of_earlier_programs(sandbox: B
     assert sandbox.run(scanner, secret).stdout == " []\n"
 
 
+def test_a_peer_that_cannot_start_is_a_fault_of_the_sandbox(sandbox: BubblewrapSandbox) -> None:
+    with pytest.raises(SandboxError, match="No space left"):
+        sandbox.run(Program(code=ASK), Program(code=ECHO, files={"large": bytes(65 << 20)}))
+
+
 def test_a_large_output_arrives_whole_up_to_its_limit(home: Sandbox) -> None:
     whole = home.run(Program(code=f"print('x' * {MAX_OUTPUT - 1})"))
     assert (whole.outcome, len(whole.stdout)) == ("done", MAX_OUTPUT)
@@ -88,7 +93,12 @@ def test_a_shell_keeps_its_variables_and_prints_as_a_notebook(home: Sandbox) -> 
 
 @pytest.mark.parametrize(
     ("code", "outcome"),
-    [("while True: pass", "time"), ("import os; os._exit(3)", "error"), ("print('x' * 10**7)", "output")],
+    [
+        ("while True: pass", "time"),
+        ("import os; os._exit(3)", "error"),
+        ("print('x' * 10**7)", "output"),
+        ("import os; os.closerange(3, 64)\nwhile True: pass", "time"),
+    ],
 )
 def test_a_shell_that_ends_begins_anew_and_says_so(home: Sandbox, code: str, outcome: str) -> None:
     shell = home.shell(seconds=0.5, memory_mb=256)
@@ -134,7 +144,7 @@ def test_a_server_that_dies_or_hangs_is_started_again(
         monkeypatch.setattr("arl.sandbox.bubblewrap.GRACE_SECONDS", 0.5)
         server = own._server
         assert server is not None
-        os.kill(server._inner, number)
+        os.kill(below(server._process.pid)[0], number)
         assert own.run(Program(code="print(1)", seconds=1)).stdout == "1\n"
     own.close()
 

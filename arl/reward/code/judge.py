@@ -6,10 +6,13 @@ response ─► find_code ─► OutputTests: one program for each case, whose o
 """
 
 import functools
+import importlib.util
 import itertools
 import json
+import marshal
 import re
 import secrets
+import sys
 import time
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -161,15 +164,15 @@ def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stop
         "stops": stops,
     }
     count = len(tests.list if isinstance(tests, AssertTests) else tests.cases)
-    judging, solving = _sources()
     program = Program(
-        code=judging,
+        code="import rpc\nrpc.judge()",
+        files=_module(),
         stdin=json.dumps(task, default=msgspec.structs.asdict),  # msgspec has no integers beyond 64 bits
         seconds=min(count * tests.seconds, TOTAL_SECONDS) + START_SECONDS,
         memory_mb=tests.memory_mb,
     )
-    files = {rpc.SOLUTION: code.encode("utf-8", "replace")}
-    peer = msgspec.structs.replace(program, code=solving, stdin="", files=files)
+    files = {**_module(), rpc.SOLUTION: code.encode("utf-8", "replace")}
+    peer = msgspec.structs.replace(program, code="import rpc\nrpc.solve()", stdin="", files=files)
     result = box.run(program, peer)
     _, found, verdict = result.stdout.rpartition(f"\n{secret} ")
     if not found:  # the tests themselves do not end, or take all memory
@@ -181,7 +184,9 @@ def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stop
 
 
 @functools.cache
-def _sources() -> tuple[str, str]:
-    """Return the programs of the tests and of the solution, each without the half of the other, to compile less."""
-    shared, solving, judging = Path(rpc.__file__).read_text().split("# ---- ")
-    return f"{shared}# {judging}\njudge()\n", f"{shared}# {solving}\nsolve()\n"
+def _module() -> dict[str, bytes]:
+    """Return rpc.py as files of a program: its source, and compiled, which an interpreter of this version takes."""
+    source = Path(rpc.__file__).read_bytes()
+    compiled = marshal.dumps(compile(source, "rpc.py", "exec"))
+    head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)  # PEP 552: never compared with the source
+    return {"rpc.py": source, f"__pycache__/rpc.{sys.implementation.cache_tag}.pyc": head + compiled}
