@@ -112,7 +112,8 @@ class RewardPool:
             raise self._failure
         opened = _OpenCall(framed, asyncio.get_running_loop().create_future())
         self._open[call.id] = opened
-        self._writer.write(framed)
+        if not self._writer.is_closing():  # else the next zygote gets it, with all open calls
+            self._writer.write(framed)
         try:
             # This wait needs no deadline: the zygote is watched, and a lost one is replaced.
             return await opened.verdict
