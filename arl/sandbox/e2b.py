@@ -10,17 +10,14 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from arl.config.sandbox_section import SandboxSection
 from arl.errors import SandboxError
-from arl.sandbox.base import MAX_OUTPUT, RESTARTED, Outcome, Result, Shell
-from arl.sandbox.remote import START_SECONDS, Overrun, RemoteSandbox
+from arl.sandbox.remote import START_SECONDS, RemoteSandbox
 
 TEMPLATE = "code-interpreter-v1"
 PORT = 49999  # of the code interpreter
@@ -33,39 +30,23 @@ class _Created(Struct, rename={"id": "sandboxID", "token": "envdAccessToken"}):
     token: str | None = None
 
 
-class _Started(Struct):
+class _Context(Struct):
     id: str
 
 
-_Context = tuple[_Created, str]  # where an interpreter is, and its id
-
-
 class _Event(Struct):
-    type: str
+    type: str = ""
     text: str | None = None
-    is_main_result: bool = False
-    name: str = ""
     traceback: str = ""
 
 
 class E2BSandbox(RemoteSandbox):
-    """Implement Sandbox by one sandbox of the service, in which each run and shell has a context of its own."""
+    """Implement Sandbox by one sandbox of the service, in which each run has a context of its own."""
 
     def __init__(self, section: SandboxSection) -> None:
         super().__init__(section)
         self._lock = threading.Lock()
         self._created: _Created | None = None
-
-    def _printed(self, code: str, seconds: float) -> str:
-        context = self.open_context()
-        try:
-            return self.execute(context, code, seconds).stdout
-        finally:
-            self.close_context(context)
-
-    def shell(self, *, seconds: float, memory_mb: int) -> Shell:
-        """See Sandbox."""
-        return _Shell(self, seconds, memory_mb, self._files)
 
     def close(self) -> None:
         """See Sandbox."""
@@ -74,13 +55,20 @@ class E2BSandbox(RemoteSandbox):
                 self._manage("DELETE", f"/sandboxes/{self._created.id}", None)
             self._created = None
 
-    def open_context(self) -> _Context:
-        """Start an interpreter, in another sandbox if the service has ended the last one meanwhile."""
+    def _printed(self, code: str, seconds: float) -> str:
         place = self._place(None)
         try:
-            return self._start_context(place)
-        except SandboxError:
-            return self._start_context(self._place(place))
+            context = self._context(place)
+        except SandboxError:  # the service has ended the sandbox meanwhile
+            place = self._place(place)
+            context = self._context(place)
+        try:
+            answer = self._interpret(place, "POST", "/execute", {"code": code, "context_id": context}, seconds)
+        finally:
+            with contextlib.suppress(SandboxError):  # it ends with the sandbox
+                self._interpret(place, "DELETE", f"/contexts/{context}", None, START_SECONDS)
+        events = [self._decoded(line or "{}", _Event) for line in answer.splitlines()]
+        return "".join(event.traceback if event.type == "error" else event.text or "" for event in events)
 
     def _place(self, lost: _Created | None) -> _Created:
         """Return the sandbox, created anew if it is the one that is lost, or if there is none."""
@@ -90,33 +78,10 @@ class E2BSandbox(RemoteSandbox):
                 self._created = self._decoded(answer, _Created)
             return self._created
 
-    def _start_context(self, place: _Created) -> _Context:
+    def _context(self, place: _Created) -> str:
+        """Start an interpreter, and return its id."""
         answer = self._interpret(place, "POST", "/contexts", {"language": "python"}, START_SECONDS)
-        return place, self._decoded(answer, _Started).id
-
-    def close_context(self, context: _Context) -> None:
-        """End an interpreter."""
-        place, number = context
-        with contextlib.suppress(SandboxError):  # it ends with the sandbox
-            self._interpret(place, "DELETE", f"/contexts/{number}", None, START_SECONDS)
-
-    def execute(self, context: _Context, code: str, seconds: float) -> Result:
-        """Run code in an interpreter, and return what it has printed."""
-        begin = time.monotonic()
-        place, number = context
-        answer = self._interpret(place, "POST", "/execute", {"code": code, "context_id": number}, seconds)
-        texts = {"stdout": "", "stderr": ""}
-        outcome: Outcome = "done"
-        for line in answer.splitlines():
-            event = self._decoded(line or b'{"type": ""}', _Event)
-            if event.type in texts:
-                texts[event.type] += event.text or ""
-            elif event.type == "result" and event.is_main_result:
-                texts["stdout"] += f"{event.text}\n"
-            elif event.type == "error":
-                outcome = "memory" if event.name == "MemoryError" else "error"
-                texts["stderr"] += event.traceback
-        return Result(outcome=outcome, exit_code=int(outcome != "done"), seconds=time.monotonic() - begin, **texts)
+        return self._decoded(answer, _Context).id
 
     def _interpret(
         self, place: _Created, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
@@ -130,39 +95,3 @@ class E2BSandbox(RemoteSandbox):
 
     def _manage(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         return self._ask(method, f"{self._url}{path}", body, {"X-API-Key": self._key}, START_SECONDS)
-
-
-class _Shell:
-    """Implement Shell by a context."""
-
-    def __init__(self, sandbox: E2BSandbox, seconds: float, memory_mb: int, files: Mapping[str, bytes]) -> None:
-        self._sandbox = sandbox
-        self._seconds = seconds
-        limit = f"import resource\nresource.setrlimit(resource.RLIMIT_AS, ({memory_mb << 20},) * 2)\n"
-        writes = (f"with open({name!r}, 'wb') as file: file.write({content!r})\n" for name, content in files.items())
-        self._setup = limit + "".join(writes)
-        self._context: _Context | None = None
-        self._open()
-
-    def run(self, code: str) -> Result:
-        """See Shell."""
-        note = "" if self._context else RESTARTED
-        context = self._context or self._open()
-        try:
-            result = self._sandbox.execute(context, code, self._seconds)
-        except Overrun:
-            self.close()
-            return Result(outcome="time", exit_code=-9, stderr=note, seconds=self._seconds)
-        stdout, stderr = result.stdout[:MAX_OUTPUT], note + result.stderr[:MAX_OUTPUT]
-        return msgspec.structs.replace(result, stdout=stdout, stderr=stderr)
-
-    def close(self) -> None:
-        """See Shell."""
-        if self._context is not None:
-            self._sandbox.close_context(self._context)
-            self._context = None
-
-    def _open(self) -> _Context:
-        self._context = self._sandbox.open_context()
-        self._sandbox.execute(self._context, self._setup, START_SECONDS)
-        return self._context

@@ -6,8 +6,6 @@ answer      {status: Success | Failed | SandboxError, message, run_result: {stat
 
 from msgspec import Struct
 
-from arl.errors import SandboxError
-from arl.sandbox.base import Shell
 from arl.sandbox.remote import START_SECONDS, RemoteSandbox
 
 
@@ -21,7 +19,7 @@ class _Answer(Struct):
 
 
 class FusionSandbox(RemoteSandbox):
-    """Implement Sandbox by a service that keeps nothing from one run to the next, and so has no shells."""
+    """Implement Sandbox by a service that keeps nothing from one run to the next."""
 
     def _printed(self, code: str, seconds: float) -> str:
         body = {"code": code, "language": "python", "run_timeout": seconds, "compile_timeout": seconds}
@@ -29,10 +27,3 @@ class FusionSandbox(RemoteSandbox):
         answer = self._ask("POST", f"{self._url}/run_code", body, headers, seconds + START_SECONDS)
         said = self._decoded(answer, _Answer)
         return (said.run_result and said.run_result.stdout) or said.message
-
-    def shell(self, *, seconds: float, memory_mb: int) -> Shell:
-        """See Sandbox. Raises SandboxError always."""
-        raise SandboxError("sandbox.kind fusion keeps no interpreter for a shell: take bubblewrap or e2b")
-
-    def close(self) -> None:
-        """See Sandbox. The service keeps nothing."""

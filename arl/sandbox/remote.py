@@ -23,17 +23,13 @@ import msgspec
 from arl.config.sandbox_section import SandboxSection
 from arl.errors import SandboxError
 from arl.sandbox import remote_bootstrap
-from arl.sandbox.base import MAX_OUTPUT, PEER_READ, PEER_WRITE, Program, Result
+from arl.sandbox.base import MAX_OUTPUT, PEER_READ, PEER_WRITE, Program, Result, Shell
 
 KEY = "ARL_SANDBOX_KEY"  # environment variable
 LARGEST = 32 << 20  # bytes of an answer
 SERVICE_OUTPUT = MAX_OUTPUT // 4  # bytes of each stream, because services bound what all of it may be
 START_SECONDS = 60.0  # for the service to begin and to answer, beyond the limit of the program
 _T = TypeVar("_T")
-
-
-class Overrun(SandboxError):
-    """Report that an answer takes too long, or is too large."""
 
 
 class RemoteSandbox(abc.ABC):
@@ -60,6 +56,13 @@ class RemoteSandbox(abc.ABC):
         """See Sandbox."""
         self._files[path] = content
 
+    def shell(self, *, seconds: float, memory_mb: int) -> Shell:
+        """See Sandbox. Raises SandboxError always."""
+        raise SandboxError(f"sandbox.kind {self._kind} keeps no interpreter for a shell: take bubblewrap")
+
+    def close(self) -> None:  # noqa: B027  # a service may keep nothing
+        """See Sandbox."""
+
     @abc.abstractmethod
     def _printed(self, code: str, seconds: float) -> str:
         """Run code on the service, and return what it has printed."""
@@ -81,8 +84,7 @@ class RemoteSandbox(abc.ABC):
         """Send a request, and return the body of the answer.
 
         Raises:
-            Overrun: it does not end in time.
-            SandboxError: there is no answer, or it is an error.
+            SandboxError: there is no answer in time, or it is an error.
         """
         data = None if body is None else json.dumps(body).encode()
         head = {"Content-Type": "application/json", **headers}
@@ -96,8 +98,6 @@ class RemoteSandbox(abc.ABC):
                     if time.monotonic() > end or len(received) > LARGEST:
                         raise TimeoutError(f"{len(received)} bytes in {seconds:g} s, and more to come")
             return bytes(received)
-        except TimeoutError as error:
-            raise Overrun(f"sandbox {self._kind}: {method} {url} did not end: {error}") from error
         except urllib.error.HTTPError as error:
             hint = f"; is {KEY} its key?" if error.code in (401, 403) else ""
             text = error.read(300).decode("utf-8", "replace")
