@@ -1,6 +1,7 @@
 """Measure the sandbox: runs a second, the first command of a shell, and what endless programs cost honest ones."""
 
 import multiprocessing
+import signal
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,9 @@ SHELLS = 20
 
 def bench_sandbox(runs: int, workers: int, endless: int) -> dict[str, Any]:
     """Run programs in `workers` processes with a sandbox each, as reward workers do, then the other two."""
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
+    # The default ends a worker without a word; as a copy of a command it would end with a message.
+    end = (signal.SIGTERM, signal.SIG_DFL)
+    with multiprocessing.get_context("fork").Pool(workers, initializer=signal.signal, initargs=end) as pool:
         spans = pool.map(_span, [runs] * workers, chunksize=1)
     seconds = max(end for _, end in spans) - min(begin for begin, _ in spans)
     return {
