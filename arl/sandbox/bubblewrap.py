@@ -110,8 +110,8 @@ class BubblewrapSandbox:
             report = written.collect(control, program.seconds + GRACE_SECONDS)
             if report is None and not written.is_full:
                 raise _ServerLost(f"no end of a program is reported {GRACE_SECONDS:g} s after its time limit")
-            if report == b"" and not server.is_alive:
-                raise _ServerLost("the sandbox died")
+            if report == b"":
+                raise _ServerLost("the watcher of a program died, and with it all that is known of the program")
             return written.reported(report, time.monotonic() - begin)
 
     def start(

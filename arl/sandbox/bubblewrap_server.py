@@ -7,7 +7,6 @@ machine. The server holds no secret and no program, so what it shares with progr
 import contextlib
 import marshal
 import os
-import select
 import shutil
 import signal
 import socket
@@ -65,13 +64,6 @@ class Server:
                 self.close()
                 messages.seek(0)
                 raise SandboxError(_explain(messages.read().decode("utf-8", "replace").strip()))
-
-    @property
-    def is_alive(self) -> bool:
-        """Say whether the server still holds its end of the connection."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)  # it says nothing more until it ends
 
     def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> socket.socket:
         """Start a program with these files as its descriptors 0, 1, …, and return the connection to its watcher."""
