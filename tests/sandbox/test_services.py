@@ -59,3 +59,12 @@ def test_what_is_wrong_with_a_service_is_said(service: tuple[str, list[str]], mo
             open_sandbox(SandboxSection(kind=kind, url="http://127.0.0.1:9")).run(Program(code="1"))
         with pytest.raises(SandboxError, match=r"sandbox\.url: required with sandbox\.kind"):
             open_sandbox(SandboxSection(kind=kind))
+
+
+@pytest.mark.parametrize(
+    "section",
+    [{"url": "http://here"}, {"kind": "fusion", "url": "http://here", "unsafe": True}],
+)
+def test_a_setting_of_another_home_is_refused(section: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"sandbox\.(url|unsafe)"):
+        SandboxSection.model_validate(section)
