@@ -125,7 +125,7 @@ def test_the_policy_reads_what_was_wrong_with_a_call_and_the_episode_goes_on() -
 
 def test_an_episode_that_is_cancelled_within_a_call_leaves_no_interpreter() -> None:
     answers([call("python", code="1")])
-    server = psutil.Process().children()
+    server = psutil.Process().children(recursive=True)
     session, _ = opened(family("qwen2_5"), [])
     session.rollout = Rollout(tools=("python",))
 
