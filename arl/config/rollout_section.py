@@ -15,6 +15,7 @@ from arl.config.section import (
 )
 
 UNREACHED_AGE = 10**9  # versions: more than any run makes, so it bounds nothing
+TOOL_LIMITS = ("max_turns", "tool_seconds", "tool_output")
 VERSIONS_AHEAD = 4  # of the engines, at the start of a step; only where no bound says how many
 
 
@@ -123,7 +124,7 @@ class Rollout(Section):
             )
         if self.late == "drop" and self.staleness is None:
             raise ValueError("rollout.late drop: without rollout.staleness no group is ever late; use wait")
-        for name in ("max_turns", "tool_seconds", "tool_output"):
+        for name in TOOL_LIMITS:
             value = getattr(self, name)
             if not self.tools and value != type(self).model_fields[name].default:
                 raise ValueError(f"rollout.{name} {value}: only with rollout.tools; name a tool, or leave it out")
@@ -131,6 +132,8 @@ class Rollout(Section):
             raise ValueError("rollout.tail_batching: only with staleness 0, late wait and no max_groups")
         if self.agent is not None and self.env is not None:
             raise ValueError(f"rollout.agent {self.agent}: drives the episodes, and so does rollout.env; give one")
+        if self.agent is not None and self.tools:
+            raise ValueError(f"rollout.agent {self.agent}: brings tools of its own; leave out rollout.tools")
         return self
 
     @property

@@ -37,8 +37,10 @@ def key_of(message: Message) -> tuple[Any, ...]:
     """
     calls = [call["function"] for call in message.get("tool_calls", ())]
     said = [(call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in calls]
-    answer = message["content"].rpartition(THOUGHT_END)[2]
-    return message["role"], answer.strip(), tuple(said)
+    text = message["content"]
+    if message["role"] == "assistant":
+        text = text.rpartition(THOUGHT_END)[2]
+    return message["role"], text.strip(), tuple(said)
 
 
 def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:

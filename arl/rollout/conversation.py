@@ -161,9 +161,8 @@ class Conversation:
             assert last.end is not None
             branch = last.branch
             new = encode(last.closing + text[len(last.text) :])
-            if last.closing and new[:1] == (
-                branch.token_ids[last.end - 1],
-            ):  # the policy has said itself that its turn ends
+            said_last = branch.token_ids[last.end - 1]
+            if last.closing and new[:1] == (said_last,):  # the policy has said itself that its turn ends
                 new = new[1:]
             if not last.is_last:
                 return self._session.fork(branch, last.end, new)

@@ -6,12 +6,12 @@
 The chat template says which. Whatever it is, a call that cannot be read is no error of the run: the policy is told.
 """
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
 from arl.errors import DataError
 
@@ -48,10 +48,20 @@ def parser_for(template: str, model: str) -> Parser:
     )
 
 
+class _HermesCall(Struct):
+    name: str
+    arguments: dict[str, Any]
+
+
+class _LlamaCall(Struct):
+    name: str
+    arguments: dict[str, Any] = field(name="parameters")
+
+
 def parse_hermes(text: str) -> Said:
     """Read calls between <tool_call> and </tool_call>."""
     written = _HERMES.findall(text)
-    return _read(text, text.partition("<tool_call>")[0], written, "arguments")
+    return _read(text, text.partition("<tool_call>")[0], written, _HermesCall)
 
 
 def parse_llama(text: str) -> Said:
@@ -60,20 +70,17 @@ def parse_llama(text: str) -> Said:
     body = tail if tag else text
     if not tag and not body.lstrip().startswith("{"):
         return Said(text)
-    return _read(text, head if tag else "", [body], "parameters")
+    return _read(text, head if tag else "", [body], _LlamaCall)
 
 
-def _read(text: str, content: str, written: list[str], field: str) -> Said:
+def _read(text: str, content: str, written: list[str], form: type[_HermesCall] | type[_LlamaCall]) -> Said:
     calls = []
     for one in written:
-        example = f'{{"name": …, "{field}": {{…}}}}'
         try:
-            call = json.loads(one)
-        except ValueError as error:
-            return Said(text, malformed=f"the tool call is no JSON ({error}); write {example}")
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            return Said(text, malformed=f"the tool call names no tool; write {example}")
-        if not isinstance(call.get(field), dict):
-            return Said(text, malformed=f"the tool call has no object {field!r}; write {example}")
-        calls.append({"name": call["name"], "arguments": call[field]})
+            call = msgspec.json.decode(one, type=form)
+        except (ValueError, RecursionError) as error:
+            name, arguments = form.__struct_encode_fields__
+            example = f'{{"{name}": …, "{arguments}": {{…}}}}'
+            return Said(text, malformed=f"the tool call cannot be read ({error}); write {example}")
+        calls.append({"name": call.name, "arguments": call.arguments})
     return Said(content if calls else text, tuple(calls))

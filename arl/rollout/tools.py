@@ -61,6 +61,9 @@ def python(code: str) -> str:
     raise AssertionError("a Toolbox runs it in the shell of its episode")
 
 
+python.uses_sandbox = True  # type: ignore[attr-defined]  # so that a run opens it before anything starts
+
+
 @functools.cache
 def find_tools(names: tuple[str, ...]) -> tuple[Tool, ...]:
     """Import and describe the tools of a recipe.
@@ -208,8 +211,9 @@ class Toolbox:
         if tool.function is python:
             return await self._run_python(str(given.code))  # type: ignore[attr-defined]
         values = {field: getattr(given, field) for field in type(given).model_fields}
+        limit = asyncio.timeout(self._rollout.tool_seconds)
         try:
-            async with asyncio.timeout(self._rollout.tool_seconds):
+            async with limit:
                 if inspect.iscoroutinefunction(tool.function):
                     result = await tool.function(**values)
                 else:
@@ -217,9 +221,9 @@ class Toolbox:
             return result if isinstance(result, str) else AS_JSON.dump_json(result).decode()
         except ArlError:
             raise
-        except TimeoutError as error:
-            raise ToolError(f"{name} has not answered within {self._rollout.tool_seconds:g} s") from error
         except Exception as error:
+            if limit.expired():
+                raise ToolError(f"{name} has not answered within {self._rollout.tool_seconds:g} s") from error
             raise ToolError(f"{name} raised {type(error).__name__}: {error}") from error
 
     async def _run_python(self, code: str) -> str:
@@ -246,9 +250,13 @@ async def use_tools(problem: Problem, session: Session) -> None:
     conversation = Conversation(session)
     messages: list[Message] = cast("HuggingFaceCodec", session.codec).prompts.messages(problem)
     async with Toolbox(session) as toolbox:
-        for turn in range(session.rollout.max_turns):
+        for turn in range(1, session.rollout.max_turns + 1):
             reply = await conversation.reply(messages, toolbox.specs)
-            session.measures["turns"] = turn + 1
+            if not reply.completion.token_ids:
+                return  # there was no room for a turn
+            session.measures["turns"] = turn
+            if turn == session.rollout.max_turns:
+                return
             if reply.malformed:
                 answers = [toolbox.refuse(reply.malformed)]
             elif reply.finish_reason == "tool_calls":
@@ -256,6 +264,3 @@ async def use_tools(problem: Problem, session: Session) -> None:
             else:
                 return
             messages = [*messages, reply.message, *answers]
-
-
-use_tools.uses_sandbox = True  # type: ignore[attr-defined]

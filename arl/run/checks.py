@@ -22,6 +22,7 @@ from arl.launch.devices import driver_version, find_gpus, refuse_busy
 from arl.launch.placement import Placement
 from arl.launch.torch_build import last_line, own_torch, probe_torch, refuse_unequal_nccl, run_code
 from arl.models.flash import FLASH_3, has_flash_3
+from arl.rollout.tools import find_tools
 from arl.run.rewards import reward_name
 from arl.sandbox.current import check_sandbox
 from arl.sync.publication_directory import SHARED_MEMORY
@@ -146,7 +147,7 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
 
 
 def check_sandboxes(recipes: Iterable[Recipe]) -> None:
-    """Let the sandbox, which is the same for all sources and suites, run a program if a reward or env declares its use.
+    """Let the sandbox, which is the same for all sources and suites, run a program if something declares its use.
 
     Raises:
         RecipeError: it does not. Says what is missing, and the remedy.
@@ -154,7 +155,8 @@ def check_sandboxes(recipes: Iterable[Recipe]) -> None:
     for recipe in recipes:
         reward = import_function(reward_name(recipe), "reward.function")
         env = import_function(env_name(recipe), "rollout.env")
-        if any(getattr(each, "uses_sandbox", False) for each in (reward, env)):
+        tools = [tool.function for tool in find_tools(recipe.rollout.tools)]
+        if any(getattr(each, "uses_sandbox", False) for each in (reward, env, *tools)):
             try:
                 check_sandbox(recipe.sandbox)
             except SandboxError as error:

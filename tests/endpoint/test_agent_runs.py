@@ -74,8 +74,10 @@ def test_a_command_that_cannot_be_started_is_refused(tmp_path: Path, override: s
     assert reason in str(raised.value)
 
 
-def test_an_agent_beside_an_env_and_one_in_virtual_time_are_refused() -> None:
+def test_an_agent_beside_an_env_or_tools_and_one_in_virtual_time_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"rollout\.env; give one"):
         load_recipe(ROOT / "recipes" / "quickstart.yaml", ["rollout.agent=python a.py", "rollout.env=a:b"])
+    with pytest.raises(RecipeError, match=r"leave out rollout\.tools"):
+        load_recipe(ROOT / "recipes" / "quickstart.yaml", ["rollout.agent=python a.py", "rollout.tools=[python]"])
     with pytest.raises(RecipeError, match="has no sockets"):
         load_recipe(ROOT / "recipes" / "quickstart-virtual.yaml", ["rollout.agent=python a.py"])

@@ -242,24 +242,30 @@ def test_turns_that_are_open_at_once_share_the_budget_and_a_full_context_is_an_e
     assert session.truncated
 
 
+SURROGATE = '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'  # which no tokenizer takes
+NESTED = f'<tool_call>{{"name": "f", "arguments": {{"a": {"[" * 5000}'
+
+
 @pytest.mark.parametrize(
     ("parse", "text", "content", "calls", "malformed"),
     [
         (parse_hermes, 'Hm.\n<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>', "Hm.\n", 1, ""),
         (parse_hermes, '<tool_call>{"name": "f", "arguments": {}}', "", 1, ""),  # the end was a stop token
-        (parse_hermes, "<tool_call>{f(1)}</tool_call>", "<tool_call>{f(1)}</tool_call>", 0, "no JSON"),
+        (parse_hermes, "<tool_call>{f(1)}</tool_call>", "<tool_call>{f(1)}</tool_call>", 0, "malformed"),
         (
             parse_hermes,
             '<tool_call>{"name": "f"}</tool_call>',
             '<tool_call>{"name": "f"}</tool_call>',
             0,
-            "'arguments'",
+            "`arguments`",
         ),
         (parse_hermes, "no call", "no call", 0, ""),
+        (parse_hermes, SURROGATE, SURROGATE, 0, "surrogate"),
+        (parse_hermes, NESTED, NESTED, 0, "recursion"),
         (parse_llama, '<|python_tag|>{"name": "f", "parameters": {}}', "", 1, ""),
-        (parse_llama, '{"name": "f"}; {"name": "g"}', '{"name": "f"}; {"name": "g"}', 0, "Extra data"),
-        (parse_llama, '{"name": "f", "parameters": []}', '{"name": "f", "parameters": []}', 0, "'parameters'"),
-        (parse_llama, "{x} is a set", "{x} is a set", 0, "no JSON"),
+        (parse_llama, '{"name": "f"}; {"name": "g"}', '{"name": "f"}; {"name": "g"}', 0, "`parameters`"),
+        (parse_llama, '{"name": "f", "parameters": []}', '{"name": "f", "parameters": []}', 0, "$.parameters"),
+        (parse_llama, "{x} is a set", "{x} is a set", 0, "malformed"),
         (parse_llama, "a {", "a {", 0, ""),
     ],
 )
@@ -270,6 +276,20 @@ def test_calls_are_read_and_a_malformed_one_says_what_is_wrong(
     assert (said.content, len(said.calls)) == (content, calls)
     assert malformed in said.malformed
     assert bool(said.malformed) == bool(malformed)
+
+
+def test_what_users_say_is_put_back_as_it_was_only_where_it_is_the_same() -> None:
+    session, engine = opened(family("qwen3"), ["one", "two"])
+
+    async def talk() -> None:
+        conversation = Conversation(session)
+        await conversation.reply([user("A </think> x")])
+        await conversation.reply([user("B </think> x"), {"role": "assistant", "content": "one"}, user("more")])
+
+    run(talk())
+    (_, second) = engine.asked
+    (text,) = session.codec.decode_all([list(second.input_ids)], special_tokens=True)
+    assert "B </think> x" in text
 
 
 def test_a_resumed_conversation_takes_the_same_branches_without_asking_the_engine_again() -> None:

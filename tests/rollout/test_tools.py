@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import psutil
@@ -10,15 +11,18 @@ import pytest
 from pydantic import Field
 
 from arl.config.recipe import Rollout
+from arl.config.recipe_file import load_recipe
 from arl.config.sandbox_section import SandboxSection
 from arl.errors import RecipeError
 from arl.rollout.env import UNGRADED
 from arl.rollout.tools import Toolbox, describe, find_tools, use_tools
+from arl.run.checks import check_sandboxes
 from arl.sandbox.current import configured
 from arl.types import NOT_SAMPLED, Problem
 from tests.rollout.test_conversation import family, opened
 
 HERE = __name__
+ROOT = Path(__file__).parents[2]
 meeting = asyncio.Barrier(2)
 
 
@@ -41,6 +45,11 @@ async def wait() -> None:
 def fail() -> str:
     """Fail."""
     raise KeyError("nobody")
+
+
+def expire() -> None:
+    """Give up by itself."""
+    raise TimeoutError("too late")
 
 
 def untyped(a) -> int:  # type: ignore[no-untyped-def]
@@ -74,7 +83,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 def answers(calls: list[dict[str, Any]], **settings: Any) -> tuple[list[str], dict[str, float]]:
     """Make calls at the same time; return what the policy sees, and the measures of the episode."""
     session, _ = opened(family("qwen2_5"), [])
-    names = ("python", *(f"{HERE}:{name}" for name in ("add", "meet", "wait", "fail")))
+    names = ("python", *(f"{HERE}:{name}" for name in ("add", "meet", "wait", "fail", "expire")))
     session.rollout = Rollout(tools=names, **settings)
 
     async def work() -> list[str]:
@@ -102,18 +111,20 @@ def test_the_policy_reads_what_was_wrong_with_a_call_and_the_episode_goes_on() -
         call("add", a="many", c=1),
         call("sub", a=1),
         call("fail"),
+        call("expire"),
         call("wait"),
         call("python", code="1/0"),
         call("python", code="print('a' * 900)"),
     ]
     said, measures = answers(calls, tool_seconds=0.3, tool_output=200)
-    assert measures == {"tool_calls": 6, "tool_errors": 5}
+    assert measures == {"tool_calls": 7, "tool_errors": 6}
     for text, expected in zip(
         said,
         [
             "a: Input should be a valid integer",
             "there is no tool sub; there is python, add",
             "fail raised KeyError: 'nobody'",
+            "expire raised TimeoutError: too late",
             "wait has not answered within 0.3 s",
             "ZeroDivisionError",
             "… (700 more characters)",
@@ -170,5 +181,20 @@ def test_an_episode_with_tools_is_one_record_in_which_the_policys_own_tokens_alo
     assert sampled.tolist() == [token for said in engine.said for token in said]
     (context,) = codec.decode_all([trajectory.token_ids[~trajectory.loss_mask].tolist()])
     assert '{"sum":3,"unit":"m"}' in context
-    assert "Error: the tool call is no JSON" in context
+    assert "Error: the tool call cannot be read" in context
     assert (trajectory.policy_versions[~trajectory.loss_mask] == NOT_SAMPLED).all()
+
+
+def test_a_call_in_the_last_turn_is_not_made_because_nobody_would_read_it() -> None:
+    session, _ = opened(family("qwen2_5"), ['<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'])
+    session.rollout = Rollout(tools=(f"{HERE}:add",), max_turns=1)
+    asyncio.run(use_tools(Problem("Hi"), session))
+    assert session.measures == {"tool_calls": 0, "tool_errors": 0, "turns": 1}
+
+
+def test_python_needs_the_sandbox_and_functions_of_the_user_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # there is no bwrap
+    recipe = ROOT / "recipes" / "tools.yaml"
+    check_sandboxes([load_recipe(recipe, [f"rollout.tools=['{HERE}:add']"])])
+    with pytest.raises(RecipeError, match="no bwrap on PATH"):
+        check_sandboxes([load_recipe(recipe)])

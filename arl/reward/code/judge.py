@@ -32,8 +32,6 @@ START_SECONDS = 5.0  # for programs to start and end
 MAX_CODE = 100_000  # characters
 _FENCE = re.compile(r"^[ \t]*```[ \t]*(?P<language>[\w+#.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*```|\Z)", re.M | re.S)
 _PYTHON = ("python", "python3", "py")
-
-
 Ended = tuple[float, str]  # share of the tests that passed; verdict of the first that has not, or ""
 
 

@@ -19,6 +19,7 @@ from msgspec import structs
 from arl.config.data_section import task_evaluation
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import make_recipe
+from arl.config.rollout_section import TOOL_LIMITS
 from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
 from arl.data.problems import (
@@ -149,7 +150,8 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         options = recipe.data.options if recipe.data.task == name else {}
         values["data"] = recipe.data.model_dump(include=kept) | {"task": name, "options": options}
         values["reward"] |= {"function": None, "weights": None}
-        values["rollout"] |= {"env": None, "agent": None}
+        of_recipe = ("env", "agent", "tools", *TOOL_LIMITS)
+        values["rollout"] = {field: value for field, value in values["rollout"].items() if field not in of_recipe}
         values["eval"] = {**task_evaluation(name), **chosen, **settings}
     own = make_recipe(values, (), Path(f"{field} {name}"))
     configure(own.sandbox)  # a task may check its problems

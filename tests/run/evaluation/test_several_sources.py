@@ -61,3 +61,9 @@ def test_a_suite_of_a_mixture_is_sampled_as_its_task_says_unless_the_recipe_says
     values = {"model": {"tiny": {}}, "data": [{"task": name}, {"task": "long_tail"}]}
     assert load_suite(Recipe.model_validate(values), name).recipe.eval.samples == 4
     assert load_suite(Recipe.model_validate(values | {"eval": {"samples": 2}}), name).recipe.eval.samples == 2
+
+
+def test_a_suite_of_another_task_has_none_of_the_recipes_tools() -> None:
+    values = {"model": {"tiny": {}}, "data": {"task": "tool_sums"}, "rollout": {"tools": ["python"], "max_turns": 3}}
+    suite = load_suite(Recipe.model_validate(values), "short_sums")
+    assert suite.recipe.rollout.tools == ()
