@@ -189,9 +189,10 @@ class Conversation:
             message["tool_calls"] = [{"type": "function", "function": call} for call in said.calls]
         turn.known = [*known, message]
         turn.keys = [key_of(each) for each in turn.known]
-        text = self._codec.prompts.render(turn.known, tools, for_answer=False)
-        probed = self._codec.prompts.render([*known, {"role": "assistant", "content": PROBE}], tools, for_answer=False)
-        closing = probed.rpartition(PROBE)[2]
+        probe: Message = {"role": "assistant", "content": PROBE}
+        prompts = self._codec.prompts
+        text = prompts.render(turn.known, tools, for_answer=False)
+        closing = prompts.render([*known, probe], tools, for_answer=False).rpartition(PROBE)[2]
         shown = _squeezed(text.removeprefix(turn.prompt))
         said_texts = [said.content, *(call["name"] for call in said.calls)]
         if text.endswith(closing) and all(_squeezed(each) in shown for each in said_texts):
@@ -214,9 +215,10 @@ def _for_client(said: Said, name: str) -> Message:
     message: Message = {"role": "assistant", "content": answer.lstrip("\n")}
     if mark:
         message["reasoning_content"] = thoughts.removeprefix("<think>").strip("\n")
-    if said.calls:
-        functions = [{**call, "arguments": json.dumps(call["arguments"])} for call in said.calls]
-        message["tool_calls"] = [
-            {"id": f"{name}-{i}", "type": "function", "function": function} for i, function in enumerate(functions)
-        ]
+    calls = []
+    for i, call in enumerate(said.calls):
+        function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
+        calls.append({"id": f"{name}-{i}", "type": "function", "function": function})
+    if calls:
+        message["tool_calls"] = calls
     return message

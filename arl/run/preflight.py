@@ -94,7 +94,8 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     lags = load_lags(recipe)
     codecs = starting_codecs(recipe)
     codec = next(iter(codecs.values()))
-    check_tools(codec, recipe.rollout.tools)
+    for each in codecs.values():
+        check_tools(each, recipe.rollout.tools)
     limits = starting_limits(recipe, codec)
     suites = {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
     problems = run_problems(recipe, suites, codecs, limits)

@@ -69,8 +69,9 @@ class AssertTests(Tests, frozen=True, kw_only=True, tag="asserts"):
             entries = re.findall(r"^assert (\w+)\(", self.list[0])
         if not entries:
             raise ValueError("the tests call no function of a solution")
+        imports = "".join(f"import {name}\n" for name in modules)
         msgspec.structs.force_setattr(self, "entries", tuple(entries))
-        msgspec.structs.force_setattr(self, "setup", "".join(f"import {name}\n" for name in modules) + self.setup)
+        msgspec.structs.force_setattr(self, "setup", imports + self.setup)
 
 
 def _symbols(table: symtable.SymbolTable) -> list[symtable.Symbol]:
@@ -148,8 +149,11 @@ def _own(row: Mapping[str, Any]) -> AnyTests:
     if isinstance(tests, dict):
         return _taco({"input_output": tests})
     first = tests[0]
-    entry = first.get("fn_name") or (_parsed(first.get("metadata") or {}).get("func_name"))
-    return _cases(entry if first.get("testtype", first.get("type")) in ("functional", "function_call") else None, tests)
+    kind = first.get("testtype", first.get("type"))
+    if kind not in ("functional", "function_call"):
+        return _cases(None, tests)
+    metadata = _parsed(first.get("metadata") or {})
+    return _cases(first.get("fn_name") or metadata.get("func_name"), tests)
 
 
 def _cases(entry: str | None, cases: list[dict[str, Any]], **settings: Any) -> FunctionTests | OutputTests:
@@ -159,11 +163,13 @@ def _cases(entry: str | None, cases: list[dict[str, Any]], **settings: Any) -> F
         return OutputTests(cases=pairs, prelude=PRELUDE, **settings)
     calls = []
     for case in cases:
-        given, expected = case["input"], case["output"]
-        arguments = (
-            [json.loads(line) for line in given.split("\n") if line.strip()] if isinstance(given, str) else given
-        )
-        calls.append(Case(arguments, _value(expected) if isinstance(expected, str) else expected))
+        arguments = case["input"]
+        if isinstance(arguments, str):
+            arguments = [json.loads(line) for line in arguments.split("\n") if line.strip()]
+        expected = case["output"]
+        if isinstance(expected, str):
+            expected = _value(expected)
+        calls.append(Case(arguments, expected))
     is_json = isinstance(cases[0]["output"], str)
     return FunctionTests(entry=entry, cases=tuple(calls), unwraps=not is_json, prelude=PRELUDE, **settings)
 
@@ -194,7 +200,7 @@ def _pickled_text(packed: str) -> str:
 
 
 def _taco(row: Mapping[str, Any]) -> AnyTests:
-    """Read TACO and APPS: {inputs, outputs, fn_name}, with limits as "2.0 seconds" and "256.0 megabytes"."""
+    """Read TACO and APPS: {inputs, outputs, fn_name}, with a limit as "2.0 seconds"."""
     tests = _parsed(row["input_output"])
     pairs = zip(tests["inputs"], tests["outputs"], strict=True)
     cases = [{"input": given, "output": expected} for given, expected in pairs]
