@@ -47,14 +47,14 @@ def starting_codecs(recipe: Recipe) -> dict[str, HuggingFaceCodec]:
         RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix.
     """
     if recipe.model.path is not None:
-        codec = load_codec(recipe.model.path)
+        codec = load_codec(recipe.model.path, recipe.data)
     elif recipe.data.suffix:
         raise RecipeError(
             f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
         )
     else:
         task = tiny_task(recipe)
-        codec = HuggingFaceCodec(character_tokenizer(str(task.characters), task.marks, task.chat_template))
+        codec = HuggingFaceCodec(character_tokenizer(str(task.characters), task.marks, task.chat_template), recipe.data)
     return {name: codec.with_format(source.data) for name, source in recipe.sources.items()}
 
 

@@ -62,7 +62,7 @@ class VirtualWorld(World):
         ):
             trainer = InProcessTrainer(recipe, versions, publications, plan.lags)
             async with open_engines(recipe, versions) as engine:
-                codec = load_codec(versions.model)
+                codec = load_codec(versions.model, recipe.data)
                 parts = recipe_parts(
                     context,
                     engine=engine,
@@ -103,7 +103,7 @@ async def measure_in_process(
     recipe = context.recipe
     functions = [reward_name(suite.recipe) for suite in suites]
     rewards = inline_rewards(recipe, context.directory / LOGS, context.display.note, functions)
-    codec = load_codec(str(model))
+    codec = load_codec(str(model), suites[0].recipe.data)
     accuracies = []
     with unrecorded_spans():  # these engines have the names of the run's own
         async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:

@@ -82,7 +82,7 @@ class WallWorld(World):
             async with asyncio.TaskGroup() as tasks:
                 trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
                 started = await servers.start_all(trainer_start)
-                codec = load_codec(versions.model)  # takes a second, while the processes start
+                codec = load_codec(versions.model, recipe.data)  # takes a second, while the processes start
                 hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
 
                 describe = functools.partial(_describe, context, weights, servers, nodes, hashing)

@@ -151,7 +151,7 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     resources = [replace(each, takes_turns=False) for each in shared.engines]
     model = local_copy(request.model)
     identity = {"name": request.model, "sha256": model_sha256(model)}
-    model_codec = load_codec(str(model))
+    model_codec = load_codec(str(model), suites[0].recipe.data)
     limits = model_limits(str(model))
     assignments = []
     for suite in suites:

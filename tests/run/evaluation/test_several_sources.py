@@ -13,7 +13,9 @@ from arl.data.problems import ProblemSets
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
 from arl.run.evaluation.suite import held_out_suites, load_suite, run_problems
+from arl.run.starting_model import starting_codecs
 from arl.tasks.short_sums import ShortSums
+from arl.types import Problem
 from tests.data.chat_tokenizers import chat_tokenizer
 
 
@@ -67,3 +69,14 @@ def test_a_suite_of_another_task_has_none_of_the_recipes_tools() -> None:
     values = {"model": {"tiny": {}}, "data": {"task": "tool_sums"}, "rollout": {"tools": ["python"], "max_turns": 3}}
     suite = load_suite(Recipe.model_validate(values), "short_sums")
     assert suite.recipe.rollout.tools == ()
+
+
+def test_a_template_that_no_prompt_uses_need_not_be_usable(tmp_path: Path) -> None:
+    chat_tokenizer("{{ messages[0].content }}").save_pretrained(tmp_path)  # the user's turn has no end
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "one"}')
+    values = {"model": {"path": str(tmp_path)}, "data": {"path": str(rows), "chat_template": False}}
+    (codec,) = starting_codecs(Recipe.model_validate(values)).values()
+    assert codec.decode(codec.encode_problem(Problem("one"))) == "one"
+    with pytest.raises(DataError, match=r"set data\.chat_template to false"):
+        starting_codecs(Recipe.model_validate(values | {"data": {"path": str(rows)}}))
