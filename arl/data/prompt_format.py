@@ -82,14 +82,16 @@ class PromptRenderer:
         """Return the source of the template that is used."""
         return self._tokenizer.get_chat_template() if self.uses_template else None
 
-    def encode(self, problems: Iterable[Problem]) -> Iterator[list[int]]:
-        """Yield the ids of each prompt. Many are encoded at once, which is several times as fast as one by one.
+    def encode(self, problems: Iterable[Problem], tools: Sequence[Any] = ()) -> Iterator[list[int]]:
+        """Yield the ids of each prompt, which shows these tools.
+
+        Many are encoded at once, which is several times as fast as one by one.
 
         Raises:
             DataError: as `text`; no problem behind the one at fault has been taken.
         """
         waiting = iter(problems)
-        while texts := [self.text(problem) for problem in itertools.islice(waiting, BATCH)]:
+        while texts := [self.text(problem, tools) for problem in itertools.islice(waiting, BATCH)]:
             for ids in encode_texts(self._tokenizer, texts):
                 # A text that was rendered before it came here begins with the token already.
                 yield ids if ids[:1] == self._opening[:1] else [*self._opening, *ids]
@@ -100,7 +102,7 @@ class PromptRenderer:
         opening = _opening(self._tokenizer)
         return ids if ids[:1] == opening[:1] else [*opening, *ids]
 
-    def text(self, problem: Problem) -> str:
+    def text(self, problem: Problem, tools: Sequence[Any] = ()) -> str:
         """Return the prompt as text, without what the tokenizer puts before plain text.
 
         Raises:
@@ -108,7 +110,7 @@ class PromptRenderer:
         """
         if self.uses_template:
             messages = self.messages(problem)
-            prompt = self.render(messages)
+            prompt = self.render(messages, tools)
             for message in messages:  # others a template may take for switches, or write in another form
                 if message["role"] not in ("system", "assistant", "tool") and message["content"].strip() not in prompt:
                     raise DataError(

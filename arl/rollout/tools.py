@@ -111,6 +111,11 @@ def describe(function: Callable[..., Any]) -> Tool:
     return Tool({"type": "function", "function": described}, arguments, function)
 
 
+def specs_of(names: tuple[str, ...]) -> list[ToolSpec]:
+    """Return what the policy is told of the tools of these names."""
+    return [tool.spec for tool in find_tools(names)]
+
+
 def encode_prompt(codec: TextCodec, problem: Problem, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the ids of a problem's prompt, which shows the tools of these names.
 
@@ -119,8 +124,7 @@ def encode_prompt(codec: TextCodec, problem: Problem, names: tuple[str, ...]) ->
     """
     if not names:
         return codec.encode_problem(problem)
-    prompts = cast("HuggingFaceCodec", codec).prompts
-    return codec.encode(prompts.render(prompts.messages(problem), [tool.spec for tool in find_tools(names)]))
+    return tuple(next(cast("HuggingFaceCodec", codec).prompts.encode([problem], specs_of(names))))
 
 
 def check_tools(codec: "HuggingFaceCodec", names: tuple[str, ...]) -> None:
@@ -158,11 +162,6 @@ class Toolbox:
         ended = asyncio.get_running_loop().run_in_executor(self._shell_thread, self._end_shell)
         self._shell_thread.shutdown(wait=False)
         await asyncio.shield(ended)
-
-    @property
-    def specs(self) -> list[ToolSpec]:
-        """Return what the policy is told of the tools."""
-        return [tool.spec for tool in self._tools.values()]
 
     async def answer(self, calls: Sequence[Message]) -> list[Message]:
         """Make calls at the same time, and return their answers in order.
@@ -248,10 +247,11 @@ class Toolbox:
 async def use_tools(problem: Problem, session: Session) -> None:
     """Let the policy call tools, until it answers without one, or has taken `rollout.max_turns` turns."""
     conversation = Conversation(session)
+    specs = specs_of(session.rollout.tools)
     messages: list[Message] = cast("HuggingFaceCodec", session.codec).prompts.messages(problem)
     async with Toolbox(session) as toolbox:
         for turn in range(1, session.rollout.max_turns + 1):
-            reply = await conversation.reply(messages, toolbox.specs)
+            reply = await conversation.reply(messages, specs)
             if not reply.completion.token_ids:
                 return  # there was no room for a turn
             session.measures["turns"] = turn

@@ -7,6 +7,7 @@ from arl.data.model_limits import Limits
 from arl.data.row_problems import Candidate
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
+from arl.rollout.tools import specs_of
 
 
 def fitting_prompts(
@@ -37,8 +38,9 @@ def fitting_prompts(
     largest = max(sources)
     taken: Candidate | None = None
     problems = ((taken := candidate).problem for candidate in candidates)
+    tools = specs_of(recipe.rollout.tools)
     try:
-        for candidate, ids in zip(candidates, codec.prompts.encode(problems), strict=True):
+        for candidate, ids in zip(candidates, codec.prompts.encode(problems, tools), strict=True):
             if longest is not None and len(ids) > longest:
                 continue
             if lacking := codec.lacking_characters(candidate.problem, ids):

@@ -13,10 +13,13 @@ from pydantic import Field
 from arl.config.recipe import Rollout
 from arl.config.recipe_file import load_recipe
 from arl.config.sandbox_section import SandboxSection
+from arl.data.model_limits import Limits
+from arl.data.problems import as_candidates
 from arl.errors import RecipeError
 from arl.rollout.env import UNGRADED
-from arl.rollout.tools import Toolbox, describe, find_tools, use_tools
+from arl.rollout.tools import Toolbox, describe, encode_prompt, find_tools, use_tools
 from arl.run.checks import check_sandboxes
+from arl.run.prompt_lengths import fitting_prompts
 from arl.sandbox.current import configured
 from arl.types import NOT_SAMPLED, Problem
 from tests.rollout.test_conversation import family, opened
@@ -198,3 +201,14 @@ def test_python_needs_the_sandbox_and_functions_of_the_user_need_none(monkeypatc
     check_sandboxes([load_recipe(recipe, [f"rollout.tools=['{HERE}:add']"])])
     with pytest.raises(RecipeError, match="no bwrap on PATH"):
         check_sandboxes([load_recipe(recipe)])
+
+
+def test_tools_count_in_the_length_of_a_prompt() -> None:
+    names = (f"{HERE}:add",)
+    codec = family("qwen2_5")
+    recipe = load_recipe(ROOT / "recipes" / "tools.yaml", [f"rollout.tools={json.dumps(names)}"])
+    problem = Problem("Hi")
+    _, longest = fitting_prompts(recipe, codec, Limits(codec.vocab_size, 4096), as_candidates([problem], "here"), [])
+    ids = encode_prompt(codec, problem, names)
+    assert longest == len(ids) + recipe.rollout.max_new_tokens
+    assert "Add two numbers." in codec.decode(ids)
