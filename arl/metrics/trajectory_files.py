@@ -132,11 +132,10 @@ def episode_table(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> pa.Tab
         "advantage": [_advantage_of(row.tokens) for row in rows],
     }
     if codec is not None:
-        keys = [(row.group.group_id, row.trajectory.prompt_length) for row in rows]  # those of a key have one prompt
-        prompted = dict(zip(keys, (row.trajectory for row in rows), strict=True))
-        prompt_ids = [one.token_ids[: one.prompt_length].tolist() for one in prompted.values()]
-        prompts = dict(zip(prompted, codec.decode_all(prompt_ids, special_tokens=True), strict=True))
-        columns["prompt"] = [prompts[key] for key in keys]
+        prompt_ids = [tuple(row.trajectory.token_ids[: row.trajectory.prompt_length].tolist()) for row in rows]
+        different = list(dict.fromkeys(prompt_ids))  # those of a group have one, but for branches that changed it
+        prompts = dict(zip(different, codec.decode_all(different, special_tokens=True), strict=True))
+        columns["prompt"] = [prompts[ids] for ids in prompt_ids]
         said = [row.trajectory.token_ids[row.trajectory.prompt_length :].tolist() for row in rows]
         columns["response"] = codec.decode_all(said)
     for name in ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time"):
