@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import msgspec
 
+from arl.sandbox import fork_server
 from arl.sandbox.base import Program, Result
 from arl.sandbox.bubblewrap import BubblewrapSandbox
 
@@ -44,11 +46,11 @@ class OtherUser:
 
 
 def ordinary_python() -> str | None:
-    """Return an interpreter like this one that an ordinary user can run; None: there is none."""
+    """Return an interpreter like this one for an ordinary user; None if it, arl or its packages are not readable."""
     version = sys.version_info[:2]
-    check = (
-        f"import os, sys; sys.exit(sys.version_info[:2] != {version} or not os.access(sys._base_executable, os.X_OK))"
-    )
+    files = [fork_server.__file__, sysconfig.get_path("purelib")]
+    readable = f"all(os.access(file, os.R_OK) for file in {files})"
+    check = f"import os, sys; sys.exit(not (sys.version_info[:2] == {version} and {readable}))"
     for python in (os.path.realpath(sys.executable), "/usr/bin/python3", "/usr/local/bin/python3"):
         try:
             command = [python, "-S", "-c", check]

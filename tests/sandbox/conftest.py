@@ -36,7 +36,7 @@ def any_sandbox(request: pytest.FixtureRequest) -> Iterator[tuple[BubblewrapSand
         return
     python = ordinary_python()
     if python is None:
-        pytest.skip("no interpreter of this version is readable for ordinary users")
+        pytest.skip("arl, its packages or an interpreter of this version are not readable for ordinary users")
     user = OtherUser(python)
     yield user, user.process.pid
     user.close()
