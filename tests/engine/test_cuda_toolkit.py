@@ -219,7 +219,7 @@ with override_jit_cuda_arch(9, 0):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.sglang
 def test_sglangs_modules_compile_and_link_for_an_h100_with_the_packages_of_its_environment(
     sglang_python: str, tmp_path: Path

@@ -25,6 +25,7 @@ deadlines: {startup: 600, reward: 100}
 """
 
 
+@pytest.mark.long
 @pytest.mark.sglang
 def test_a_run_whose_engines_have_two_workers_each_samples_with_the_weights_it_has_just_trained(
     sglang_python: str, tmp_path: Path

@@ -66,7 +66,7 @@ def test_every_command_of_the_page_is_accepted_and_leaves_what_the_next_one_need
     assert "held-out problems" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_curves_of_the_page_rise(page: Path) -> None:
     shown = []
     for line in COMMANDS:

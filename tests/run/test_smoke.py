@@ -22,7 +22,7 @@ def test_both_sides_agree_on_this_machine_for_each_dtype_and_transport(tmp_path:
     assert not left_behind(str(tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.sglang
 def test_sglang_agrees_with_the_trainer(sglang_python: str, tmp_path: Path) -> None:
     recipe = str(ROOT / "recipes" / "quickstart-sglang.yaml")

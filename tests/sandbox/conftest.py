@@ -3,10 +3,12 @@
 import os
 import shutil
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
 from arl.errors import SandboxError
+from arl.reward.worker import _below as below
 from arl.sandbox.bubblewrap import BubblewrapSandbox
 from tests.sandbox.as_user import OtherUser, ordinary_python
 
@@ -24,19 +26,29 @@ def sandbox() -> Iterator[BubblewrapSandbox]:
     opened.close()
 
 
+class Opened(NamedTuple):
+    """Hold a sandbox, the process that has opened it, and how many processes this one has of its own."""
+
+    sandbox: BubblewrapSandbox | OtherUser
+    pid: int
+    others: int
+
+
 @pytest.fixture(scope="module", params=["root", "ordinary user"])
-def any_sandbox(request: pytest.FixtureRequest) -> Iterator[tuple[BubblewrapSandbox | OtherUser, int]]:
-    """Return a sandbox of each kind of user, and the process that has opened it."""
+def any_sandbox(request: pytest.FixtureRequest, sandbox: BubblewrapSandbox) -> Iterator[Opened]:
+    """Return a sandbox of each kind of user."""
     is_root = os.geteuid() == 0
     if (request.param == "root") != is_root and not is_root:
         pytest.skip("the tests do not run as root")
-    opened: BubblewrapSandbox = request.getfixturevalue("sandbox")
+    others = len(below(os.getpid()))  # those that earlier tests of this process have left open
     if (request.param == "root") == is_root:
-        yield opened, os.getpid()
+        own = BubblewrapSandbox()
+        yield Opened(own, os.getpid(), others)
+        own.close()
         return
     python = ordinary_python()
     if python is None:
         pytest.skip("arl, its packages or an interpreter of this version are not readable for ordinary users")
     user = OtherUser(python)
-    yield user, user.process.pid
+    yield Opened(user, user.process.pid, 0)
     user.close()

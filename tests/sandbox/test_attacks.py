@@ -8,11 +8,9 @@ import pytest
 
 from arl.reward.worker import _below as below
 from arl.sandbox.base import Program
-from arl.sandbox.bubblewrap import BubblewrapSandbox
-from tests.sandbox.as_user import OtherUser
 from tests.sandbox.attacks import ATTACKS, attack
+from tests.sandbox.conftest import Opened
 
-AnySandbox = tuple[BubblewrapSandbox | OtherUser, int]
 HONEST = Program(
     code="""
 import os, sys, threading
@@ -39,12 +37,12 @@ def settled(pid: int, before: tuple[int, int]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_gets_nothing_and_leaves_nothing(any_sandbox: AnySandbox, name: str, tmp_path: Path) -> None:
-    sandbox, pid = any_sandbox
+def test_an_attack_gets_nothing_and_leaves_nothing(any_sandbox: Opened, name: str, tmp_path: Path) -> None:
+    sandbox, pid, others = any_sandbox
     secret = tmp_path / "secret"
     secret.write_text("secret")
     honest = sandbox.run(HONEST)
-    before = settled(pid, (2, len(os.listdir(f"/proc/{pid}/fd"))))
+    before = settled(pid, (others + 2, len(os.listdir(f"/proc/{pid}/fd"))))
     program, outcome = attack(name, str(secret))
     result = sandbox.run(program)
     assert (result.outcome, "BROKEN" in result.stdout) == (outcome, False), result
