@@ -1,4 +1,4 @@
-"""Find processes of a test that outlive it."""
+"""Find processes that a test has started, and those that outlive it."""
 
 from collections.abc import Iterable
 
@@ -10,6 +10,11 @@ MARK = "ARL_TEST"  # in the environment of a test's processes, however deep
 def left_behind(mark: str) -> list[psutil.Process]:
     """Return the survivors among processes whose environment has MARK=`mark`."""
     return survivors(process for process in psutil.process_iter() if _mark(process) == mark)
+
+
+def below(pid: int) -> list[int]:
+    """Return the children of a process, and all below them."""
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
 def survivors(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

@@ -58,9 +58,12 @@ def _parts(choice: Json) -> list[Json]:
         return [choice]
     delta = choice["message"]
     if "tool_calls" in delta:
-        delta = {**delta, "tool_calls": [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]}
-    said = {"index": choice["index"], "delta": delta, "logprobs": choice["logprobs"], "finish_reason": None}
-    return [said, {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}]
+        calls = [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]
+        delta = {**delta, "tool_calls": calls}
+    number = choice["index"]
+    said = {"index": number, "delta": delta, "logprobs": choice["logprobs"], "finish_reason": None}
+    ended = {"index": number, "delta": {}, "finish_reason": choice["finish_reason"]}
+    return [said, ended]
 
 
 def _logprobs(kind: str, reply: Reply, codec: TextCodec) -> Json:

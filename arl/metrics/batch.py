@@ -83,7 +83,8 @@ def batch_metrics(batch: Batch, consumed_at: float) -> Record:
     for part, mean in _means([first.reward_parts for first in firsts]).items():
         name = f"{OF_PART}{part}"
         record[f"{name}_" if name in METRICS else name] = mean  # what arl logs keeps its name
-    return record | {f"{OF_ENV}{name}": mean for name, mean in _means([first.measures for first in firsts]).items()}
+    measures = _means([first.measures for first in firsts])
+    return record | {f"{OF_ENV}{name}": mean for name, mean in measures.items()}
 
 
 def _means(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -105,15 +106,17 @@ def source_metrics(batch: Batch) -> Record:
     for source, groups in sorted(of_source.items()):
         own = Batch(batch.version, tuple(groups))
         found = batch_metrics(own, consumed_at=0.0) | ages_of(own).metrics
-        values: Record = {"share": len(groups) / len(batch.groups), "right": pass_rate(_trajectories(own))}
-        values |= {name: found[of_batch] for name, of_batch in OF_EACH_SOURCE.items() if of_batch in found}
+        values = {name: found[of_batch] for name, of_batch in OF_EACH_SOURCE.items() if of_batch in found}
+        values["share"] = len(groups) / len(batch.groups)
+        values["right"] = pass_rate(_trajectories(own))
         record |= {f"{OF_SOURCE}{source}/{name}": value for name, value in values.items()}
     return record
 
 
 def pass_rate(trajectories: Sequence[Trajectory]) -> float:
     """Return the share of right episodes."""
-    return float(np.mean([is_right(one.unshaped_reward, one.reward_parts) for one in trajectories if not one.branch]))
+    firsts = [one for one in trajectories if one.branch == 0]
+    return float(np.mean([is_right(first.unshaped_reward, first.reward_parts) for first in firsts]))
 
 
 def is_right(unshaped_reward: float, parts: Mapping[str, float]) -> bool:

@@ -96,7 +96,8 @@ class Conversation:
         parse = parser_for(str(prompts.template), prompts.model) if tools else Said
         known = self._as_said([for_template(message) for message in messages])
         text = prompts.render(known, tools)
-        turn, completion = await self._speak(text, self._go_on(text, self._codec.encode), limit, stop)
+        branch = self._go_on(text, self._codec.encode)
+        turn, completion = await self._speak(text, branch, limit, stop)
         said = parse(turn.said)
         if turn.span is not None:
             self._note_reply(turn, known, tools, said)
@@ -114,7 +115,8 @@ class Conversation:
 
         What the text repeats of an earlier turn is that turn's tokens, but for the token that ended it.
         """
-        turn, completion = await self._speak(text, self._go_on(text, self._codec.encode_plain), limit, stop)
+        branch = self._go_on(text, self._codec.encode_plain)
+        turn, completion = await self._speak(text, branch, limit, stop)
         if turn.span is not None:
             kept = self._session.tokens_of(turn.span)
             turn.text = text + self._codec.decode(kept)
@@ -144,7 +146,9 @@ class Conversation:
             return turn.end is not None and turn.keys == keys[: len(turn.keys)]
 
         best = max(filter(agrees, self._turns), key=lambda turn: len(turn.known), default=None)
-        return messages if best is None else [*best.known, *messages[len(best.known) :]]
+        if best is None:
+            return messages
+        return [*best.known, *messages[len(best.known) :]]
 
     def _go_on(self, text: str, encode_first: Callable[[str], tuple[int, ...]]) -> Branch:
         """Bring a branch to where it holds `text` as tokens: that of the turn whose text is the longest part of it.
@@ -169,7 +173,8 @@ class Conversation:
             self._session.extend_tokens(branch, new)
             return branch
         if asked is not None:
-            return self._session.fork(asked.branch, asked.start, encode(text[len(asked.prompt) :]))
+            rest = text[len(asked.prompt) :]
+            return self._session.fork(asked.branch, asked.start, encode(rest))
         return self._begin(encode_first(text))
 
     def _begin(self, token_ids: tuple[int, ...]) -> Branch:
@@ -192,7 +197,8 @@ class Conversation:
         probe: Message = {"role": "assistant", "content": PROBE}
         prompts = self._codec.prompts
         text = prompts.render(turn.known, tools, for_answer=False)
-        closing = prompts.render([*known, probe], tools, for_answer=False).rpartition(PROBE)[2]
+        probed = prompts.render([*known, probe], tools, for_answer=False)
+        closing = probed.rpartition(PROBE)[2]
         shown = _squeezed(text.removeprefix(turn.prompt))
         said_texts = [said.content, *(call["name"] for call in said.calls)]
         if text.endswith(closing) and all(_squeezed(each) in shown for each in said_texts):

@@ -91,6 +91,7 @@ def _read(number: int, into: bytearray) -> bool:
 
 
 def receive(connection: socket.socket) -> bytes:
+    """Return the next message of a connection; empty: it has ended."""
     try:
         return connection.recv(_READ_BYTES)
     except ConnectionError:

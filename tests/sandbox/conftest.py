@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from arl.errors import SandboxError
-from arl.reward.worker import _below as below
 from arl.sandbox.bubblewrap import BubblewrapSandbox
+from tests.processes import below
 from tests.sandbox.as_user import OtherUser, ordinary_python
 
 
@@ -27,11 +27,11 @@ def sandbox() -> Iterator[BubblewrapSandbox]:
 
 
 class Opened(NamedTuple):
-    """Hold a sandbox, the process that has opened it, and how many processes this one has of its own."""
+    """Hold a sandbox and the process that has opened it."""
 
     sandbox: BubblewrapSandbox | OtherUser
     pid: int
-    others: int
+    others: int  # processes below that one which are not of the sandbox: earlier tests have left them open
 
 
 @pytest.fixture(scope="module", params=["root", "ordinary user"])
@@ -40,7 +40,7 @@ def any_sandbox(request: pytest.FixtureRequest, sandbox: BubblewrapSandbox) -> I
     is_root = os.geteuid() == 0
     if (request.param == "root") != is_root and not is_root:
         pytest.skip("the tests do not run as root")
-    others = len(below(os.getpid()))  # those that earlier tests of this process have left open
+    others = len(below(os.getpid()))
     if (request.param == "root") == is_root:
         own = BubblewrapSandbox()
         yield Opened(own, os.getpid(), others)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from arl.reward.worker import _below as below
 from arl.sandbox.base import Program
+from tests.processes import below
 from tests.sandbox.attacks import ATTACKS, attack
 from tests.sandbox.conftest import Opened
 

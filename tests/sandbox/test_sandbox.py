@@ -12,9 +12,9 @@ import pytest
 
 from arl.config.sandbox_section import SandboxSection
 from arl.errors import SandboxError
-from arl.reward.worker import _below as below
 from arl.sandbox.base import MAX_OUTPUT, RESTARTED, Program, Sandbox
 from arl.sandbox.bubblewrap import BubblewrapSandbox
+from tests.processes import below
 from tests.sandbox.attacks import SCANNER
 
 ECHO = """

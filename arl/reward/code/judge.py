@@ -54,8 +54,9 @@ def vote(response: Response) -> str:
 
 
 unweighted = dict.fromkeys(("passed", *VERDICTS), 0.0)
-for function, weights in ((score, unweighted), (score_each, unweighted | {CORRECT: 0.0, "passed": 1.0})):
-    function.weights = weights  # type: ignore[attr-defined]
+score.weights = unweighted  # type: ignore[attr-defined]
+score_each.weights = unweighted | {CORRECT: 0.0, "passed": 1.0}  # type: ignore[attr-defined]
+for function in (score, score_each):
     function.seconds = TOTAL_SECONDS + 4 * START_SECONDS  # type: ignore[attr-defined]  # that a call may take
     function.uses_sandbox = True  # type: ignore[attr-defined]  # so that a run opens it before anything starts
 
@@ -86,7 +87,8 @@ def find_code(text: str) -> str | None:
     if not closed and "<think>" in text:
         return None
     blocks = [(found["language"].lower(), found["code"]) for found in _FENCE.finditer(rest)]
-    codes = [code for language, code in blocks if language in _PYTHON] or [code for _, code in blocks]
+    python = [code for language, code in blocks if language in _PYTHON]
+    codes = python or [code for _, code in blocks]
     return codes[-1] if codes and len(codes[-1]) <= MAX_CODE else None
 
 
@@ -98,7 +100,8 @@ def _run_streams(box: Sandbox, code: str, tests: OutputTests, stops: bool) -> En
         seconds = min(tests.seconds, end - time.monotonic())
         verdict = "time"
         if seconds > 0:
-            result = box.run(Program(code=code, stdin=case.input, seconds=seconds, memory_mb=tests.memory_mb))
+            program = Program(code=code, stdin=case.input, seconds=seconds, memory_mb=tests.memory_mb)
+            result = box.run(program)
             verdict = {"done": "", "error": "runtime", "output": "wrong"}.get(result.outcome, result.outcome)
             if not verdict and not _is_right(box, tests, case.input, case.output, result.stdout):
                 verdict = "wrong"
@@ -118,7 +121,8 @@ def _is_right(box: Sandbox, tests: OutputTests, given: str, expected: str, said:
     contents = (given.encode(), expected.encode(), said.encode())
     arguments = f"import sys\nsys.argv = ['checker.py', *{CHECKER_FILES!r}]\n"
     files = dict(zip(CHECKER_FILES, contents, strict=True))
-    result = box.run(Program(code=arguments + tests.checker, files=files, seconds=START_SECONDS + tests.seconds))
+    program = Program(code=arguments + tests.checker, files=files, seconds=START_SECONDS + tests.seconds)
+    result = box.run(program)
     try:
         return result.outcome == "done" and float(result.stdout.split()[-1]) > 0
     except (IndexError, ValueError) as error:
