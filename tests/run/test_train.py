@@ -299,7 +299,7 @@ def test_after_a_kill_or_a_frozen_rank_a_resumed_run_loses_no_problem_and_trains
     assert json.loads((resumed.run / "trace.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_is_killed_while_versions_wait_measures_each_of_them_once_when_it_is_resumed(
     start: Callable[..., Command],
 ) -> None:
