@@ -12,7 +12,7 @@ from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.http.engine_client import HttpEngine
 from arl.errors import EngineError
 from arl.types import Completion, GenerateRequest, Increment, WeightUpdate
-from tests.engine.conftest import CONTEXT, EOS, REAL, VOCAB, Opened, Weights, ask, complete, within
+from tests.engine.conftest import CONTEXT, EOS, REAL, SWAPPED_TOKENS, VOCAB, Opened, Weights, ask, complete, within
 
 PROMPTS = [tuple((7 * i + j) % 13 for j in range(1 + 5 * i)) for i in range(6)]
 
@@ -123,7 +123,7 @@ def test_two_swaps_midway_span_three_versions(opened: Opened, old: Weights, new:
             version = engine.loaded_version
             swaps = [WeightUpdate(version + 1, new.path), WeightUpdate(version + 2, old.path)]
             increments: list[Increment] = []
-            async for increment in engine.generate(ask("swapped", prompt, 450)):
+            async for increment in engine.generate(ask("swapped", prompt, SWAPPED_TOKENS)):
                 increments.append(increment)
                 if version in increment.policy_versions and swaps:
                     version += 1
@@ -138,7 +138,7 @@ def test_two_swaps_midway_span_three_versions(opened: Opened, old: Weights, new:
     ids = tuple(t for i in increments for t in i.token_ids)
     logprobs = tuple(p for i in increments for p in i.logprobs)
     versions = np.array([v for i in increments for v in i.policy_versions])
-    assert len(ids) == 450
+    assert len(ids) == SWAPPED_TOKENS
     assert sorted(set(versions)) == [version - 2, version - 1, version]
     assert (np.diff(versions) >= 0).all()
     fresh = np.where(versions == version - 1, new.logprobs(prompt, ids), old.logprobs(prompt, ids))

@@ -20,6 +20,7 @@ from arl.sync.loading import read_weights
 from arl.types import Transport
 from tests.engine.conftest import (
     CARRIED,
+    SWAPPED_TOKENS,
     Opened,
     Publish,
     ServerProcess,
@@ -45,7 +46,7 @@ def test_a_request_in_mid_generation_takes_the_new_weights_whatever_carries_them
             spoke, said = asyncio.Event(), list[tuple[int, float, int]]()
 
             async def listen() -> None:
-                async for new in engine.generate(ask("open", tokens=450)):
+                async for new in engine.generate(ask("open", tokens=SWAPPED_TOKENS)):
                     said.extend(zip(new.token_ids, new.logprobs, new.policy_versions, strict=True))
                     spoke.set()
 
