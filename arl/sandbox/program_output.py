@@ -38,7 +38,7 @@ class Written:
                 if speaker.fileno() in ready:
                     for number, data in self._data.items():
                         while not self.is_full and _read(number, data):
-                            """What was written before is read to the end."""
+                            pass  # what was written before is read to the end
                     return receive(speaker)
                 for number, key in ready.items():
                     if not _read(number, self._data[number]):
@@ -58,7 +58,9 @@ class Written:
             return self.result("time", -signal.SIGKILL, elapsed)
         if report.startswith(b"!"):
             raise SandboxError(f"the sandbox cannot start a program: {report[1:].decode()}")
-        exit_code, is_late, seconds = report.split() if report else (b"-9", b"0", str(elapsed).encode())
+        if not report:
+            return self.result(None, -signal.SIGKILL, elapsed)
+        exit_code, is_late, seconds = report.split()
         return self.result("time" if is_late == b"1" else None, int(exit_code), float(seconds))
 
     def result(self, outcome: Outcome | None, exit_code: int, seconds: float) -> Result:
