@@ -96,7 +96,7 @@ def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
             version=0,
         )
         loss, per_token = objective.loss(tokens)
-        return loss, tuple(per_token.values())
+        return loss.sum(), tuple(per_token.values())
 
     return Head(hidden, weight, targets, row_loss)
 

@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 from pydantic import ModelWrapValidatorHandler, model_validator
 
 from arl.config.imports import check_seam, import_attribute
-from arl.config.section import Section
+from arl.config.section import NonNegativeFloat, Section, Tokens
 from arl.errors import RecipeError
 
 COLUMNS = ("proximal_logprobs",)  # what the trainer computes
+Normalizer = Literal["tokens", "sequences", "sequence_means", "constant"]
 Reduction = Literal["mean", "max", "effective_sample_size"]  # the last is (Σ x)² / (n Σ x²)
 
 
@@ -98,10 +99,9 @@ class ObjectiveSection(ChosenSection):
     EXAMPLE: ClassVar[str] = "arl/train/algorithms/ppo.py"
 
     scope: ClassVar[Literal["token", "sequence"]]
-    """token: the loss is a sum over tokens, and may be given any part of them. sequence: it needs all tokens of a
-    trajectory at once; then no head kernel can make the gradient in the forward."""
-    normalizer: ClassVar[Literal["tokens", "sequences"]]
-    """What the summed loss is divided by: the minibatch's loss tokens, or its trajectories with loss tokens."""
+    """token: the loss of a token depends on it alone, and any part of them may be given. sequence: it needs all tokens
+    of a trajectory at once; then no head kernel can make the gradient in the forward. Where that depends on settings,
+    override `needs_sequences`."""
     columns: ClassVar[tuple[str, ...]]
     """Columns it reads beside current, behavior, advantages and versions: a part of COLUMNS."""
     metrics: ClassVar[Mapping[str, Reduction | Statistic]]
@@ -112,10 +112,33 @@ class ObjectiveSection(ChosenSection):
     """True if a trajectory whose advantages are all 0 has no gradient; only then may the packer leave it out.
     Where that depends on settings, override `leaves_out_zeros`."""
 
+    normalizer: Normalizer = "tokens"
+    """What a minibatch's loss is, with S trajectories and T loss tokens on all ranks. tokens: the sum over tokens / T.
+    sequences: / S. sequence_means: the mean over trajectories of the means over their tokens. constant: / (S · L)."""
+    constant: Tokens | None = None
+    """L of normalizer constant; Dr. GRPO (arXiv 2503.20783) takes rollout.max_new_tokens."""
+    entropy_coefficient: NonNegativeFloat = 0.0
+    """β: β times the entropy (nats) of each loss token is subtracted from its loss. Published runs that use it take
+    1e-4 to 1e-2. Above 0, groups of equal rewards are trained too."""
+
+    @model_validator(mode="after")
+    def _has_its_constant(self) -> Self:
+        if (self.normalizer == "constant") != (self.constant is not None):
+            raise ValueError(
+                f"objective.constant {self.constant}: is the length by which normalizer constant divides, and "
+                f"normalizer is {self.normalizer}; give both or neither"
+            )
+        return self
+
+    @property
+    def needs_sequences(self) -> bool:
+        """Return whether, with these settings, the loss needs all tokens of a trajectory at once."""
+        return self.scope == "sequence"
+
     @property
     def leaves_out_zeros(self) -> bool:
         """Return whether, with these settings, a trajectory whose advantages are all 0 has no gradient."""
-        return self.zero_advantage_is_zero_gradient
+        return self.zero_advantage_is_zero_gradient and not self.entropy_coefficient
 
     @property
     def needed_columns(self) -> tuple[str, ...]:

@@ -17,15 +17,18 @@ from arl.models.model_files import stored_tensors
 
 
 @torch.no_grad()
-def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:
+def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device, in_host_memory: bool = False) -> None:
     """Allocate a model of the meta device, sharded or not, on `device`, and read the weights of `path` into it, cast.
+
+    Args:
+        in_host_memory: weights stay there, and only buffers are on `device`; FSDP2 brings weights when they compute.
 
     Raises:
         DataError: a file cannot be read. arl.models.load.check_weights has compared the files with the model.
     """
-    model.to_empty(device=device)
+    model.to_empty(device="cpu" if in_host_memory else device)
     model.tie_weights()  # to_empty has given tied weights a tensor each
-    _make_buffers(model)
+    _make_buffers(model, device)
     stored = stored_tensors(path)
     for name, parameter in model.named_parameters():
         first, end = own_rows(parameter)
@@ -74,10 +77,14 @@ def rows_of(file: Path, name: str, first: int, end: int) -> Tensor:
         return rows
 
 
-def _make_buffers(model: PreTrainedModel) -> None:
+def _make_buffers(model: PreTrainedModel, device: torch.device) -> None:
     """Compute rotary frequencies and embedding scales, which no file holds, as `from_pretrained` does."""
     for parameter in model.parameters():
         parameter._is_hf_initialized = True  # initialization leaves these alone
     for module in model.modules():
         if next(module.buffers(recurse=False), None) is not None:
             model._init_weights(module)
+            for name, buffer in module.named_buffers(recurse=False):
+                module.register_buffer(
+                    name, buffer.to(device), persistent=name not in module._non_persistent_buffers_set
+                )

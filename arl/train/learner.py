@@ -32,6 +32,7 @@ from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
 from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
 from arl.train.placed_batch import place_batch
+from arl.train.scored_model import ScoredModel
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.sharding import compute_deterministically, init_ranks
 from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics, moment, seconds_between
@@ -40,8 +41,8 @@ from arl.types import MetricValue
 MAX_SKIPPED = 3  # updates in a row
 CURRENT = "current_logprobs"
 PROXIMAL = "proximal_logprobs"
-# Columns that ranks compute with models of their own, by name: (M,) float32, of a micro-batch's scores. They never
-# travel, and reach the objective beside those of the batch.
+# Columns that ranks compute with models of their own, by name: (N,) float32 each, of a micro-batch's loss tokens. They
+# never travel, and reach the objective beside those of the batch, or in their place.
 RankColumns = dict[str, Tensor]
 
 
@@ -81,7 +82,7 @@ class Half(NamedTuple):
 class Learner:
     """Hold the trainer's state on one rank: the models, the optimizer, and the version v of finished steps.
 
-    The policy is the only model today. A frozen reference or a critic stands beside it, and fills further RankColumns.
+    `frozen` maps a column to the frozen model that computes it, beside the policy.
 
     Args:
         path: model directory to start from.
@@ -107,6 +108,7 @@ class Learner:
         if train.deterministic:
             compute_deterministically()
         self.policy = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
+        self.frozen: dict[str, ScoredModel] = {}
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective
         self.version = version
@@ -140,7 +142,7 @@ class Learner:
         self._begin()
         computed = self._rank_columns(shard.minibatches)
         middle = moment(device)
-        stale_fresh = self._stale_fresh_cosine(shard.minibatches[0])
+        stale_fresh = self._stale_fresh_cosine(shard.minibatches[0], computed[0])
         begin = moment(device)
         for minibatch, columns in zip(shard.minibatches, computed, strict=True):
             self._update(minibatch, columns)
@@ -204,16 +206,29 @@ class Learner:
         """Return the minibatch of a step that is computed first: 0, or 1 if a proximal pass comes before it."""
         return int(self._uses_proximal and num_minibatches > 1)
 
+    @torch.no_grad()
     def _rank_columns(self, minibatches: Sequence[Minibatch[MicroBatch]]) -> list[list[RankColumns]]:
         """Compute the columns that come from models of the ranks: for each micro-batch of each minibatch."""
         found: list[list[RankColumns]] = [[{} for _ in range(len(m.micro_batches))] for m in minibatches]
-        if not self._uses_proximal:
-            return found
-        with torch.no_grad():
-            for columns, minibatch in zip(found[1:], minibatches[1:], strict=True):
-                for own, batch in zip(columns, minibatch.micro_batches, strict=True):
-                    own[PROXIMAL], _ = self.policy.score(place_batch(batch, self.policy.device))
+        if self._uses_proximal:  # the first minibatch meets the weights from before the step anyway
+            self._score(PROXIMAL, self.policy, found[1:], minibatches[1:])
+        for name, model in self.frozen.items():
+            self._score(name, model, found, minibatches)
         return found
+
+    def _score(
+        self,
+        name: str,
+        model: ScoredModel,
+        columns: Sequence[Sequence[RankColumns]],
+        minibatches: Sequence[Minibatch[MicroBatch]],
+    ) -> None:
+        """Compute the log-probabilities of a model for column `name`, (N,), of each micro-batch."""
+        for of_minibatch, minibatch in zip(columns, minibatches, strict=True):
+            for own, batch in zip(of_minibatch, minibatch.micro_batches, strict=True):
+                placed = place_batch(batch, self.policy.device)
+                logprobs, _ = model.score(placed)
+                own[name] = logprobs.index_select(0, placed.arrays["loss_scores"])
 
     def _backward(
         self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns], half: Half | None = None
@@ -232,10 +247,13 @@ class Learner:
             loss_sum += loss.detach() / self.policy.loss_scale.value
         return loss_sum
 
-    def _stale_fresh_cosine(self, first: Minibatch[MicroBatch]) -> float | None:
+    def _stale_fresh_cosine(self, first: Minibatch[MicroBatch], computed: Sequence[RankColumns]) -> float | None:
         """Compute the cosine between the gradients of the first minibatch's stale and fresh half. Collective.
 
         Weights, optimizer and totals stay as they are.
+
+        Args:
+            computed: see _backward.
 
         Returns:
             None where nobody asks for it in this step, where all tokens are in one half, or where a gradient is 0.
@@ -248,7 +266,7 @@ class Learner:
             return None
         gradients = []
         for is_stale in (True, False):
-            self._backward(first, [{}] * len(first.micro_batches), Half(cut, is_stale))
+            self._backward(first, computed, Half(cut, is_stale))
             gradients.append(self.policy.take_gradient())
         stale, fresh = gradients
         return self.policy.cosine(stale, fresh)
@@ -274,16 +292,15 @@ class Learner:
         """Compute the loss of a micro-batch, () and scaled, and count its tokens in the step's totals and log.
 
         Args:
-            computed: what ranks computed of its scored positions.
+            computed: what ranks computed of its loss tokens.
             half: see _backward.
         """
         placed = place_batch(batch, self.policy.device)
         score_of = placed.arrays["loss_scores"]  # (N,) equal continuations share a score
-        columns = {name: placed.arrays[name] for name in (*batch.columns, "sequences") if name != PLACES}
+        columns = {name: placed.arrays[name] for name in (*batch.columns, "sequences") if name != PLACES} | computed
         ages = self.version - columns["policy_versions"]
-        by_tokens = self.objective.normalizer == "tokens"
-        num_terms = minibatch.loss_tokens if by_tokens else minibatch.loss_sequences
-        scale = self.policy.loss_scale.value / max(1, num_terms)
+        scale = self.policy.loss_scale.value / self._divisor(minibatch)
+        lengths = token_counts(columns["sequences"]) if self.objective.normalizer == "sequence_means" else None
         kept_names = self._measured + self._logged
 
         def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -296,19 +313,19 @@ class Learner:
             current = logprob.index_select(0, own)
             entropy_of = entropy.index_select(0, own)
             given = {name: column[first:end] for name, column in columns.items()}
-            for name, column in computed.items():
-                given[name] = column[rows].index_select(0, own)
             if self._uses_proximal and PROXIMAL not in given:
                 given[PROXIMAL] = current.detach()  # the weights are still those before the step
             if half is not None:
                 current = half.only(current, ages[first:end])
                 entropy_of = half.only(entropy_of, ages[first:end])
             tokens = TokenColumns(current_logprobs=current, entropy=entropy_of, version=self.version, **given)
-            loss, per_token = self.objective.loss(tokens)
+            loss, per_token = self.objective.total(tokens)
+            if lengths is not None:
+                loss = loss / lengths[first:end]
             found = {**given, CURRENT: current.detach(), **per_token}
-            return loss * scale, tuple(found[name] for name in kept_names)
+            return loss.sum() * scale, tuple(found[name] for name in kept_names)
 
-        if self.objective.scope == "sequence":
+        if self.objective.needs_sequences:
             logprob, entropy = self.policy.score(placed)
             loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)))
         else:
@@ -320,3 +337,15 @@ class Learner:
             if PLACES in batch.columns:
                 self.log.add(batch.columns[PLACES], {name: values[name] for name in self._logged})
         return loss
+
+    def _divisor(self, minibatch: Minibatch[MicroBatch]) -> float:
+        """Return what the summed loss of a minibatch is divided by; see ObjectiveSection.normalizer."""
+        if self.objective.normalizer == "tokens":
+            return max(1, minibatch.loss_tokens)
+        return max(1, minibatch.loss_sequences) * (self.objective.constant or 1)
+
+
+def token_counts(sequences: Tensor) -> Tensor:
+    """Count for each of N loss tokens those of its trajectory, which lies whole in a micro-batch: (N,) float32."""
+    ones = torch.ones(len(sequences), device=sequences.device)
+    return torch.zeros_like(ones).index_add(0, sequences, ones).index_select(0, sequences)

@@ -1,37 +1,40 @@
 """Train a Hugging Face model that FSDP2 shards over the ranks: what PPO and supervised learning share.
 
-    PlacedBatch ─► score()       ─► logprob, entropy ─► a loss ─┐
-                ─► policy_loss() ─► loss, entropy, statistics  ─┴► backward(loss, last) ─► … ─► update()
+    ScoredModel: a loss ─► backward(loss, last) ─► … ─► update()
+    training_state: this rank's share, in host memory ─► write: files of this rank ─► a checkpoint ─► load_optimizer
 
-The head is fused with what follows it, so no logits are stored. It runs inside the root's forward, where FSDP2 has its
-weight gathered. Master weights, gradient reduction and optimizer states are float32; `Train.dtype` is the dtype of the
-computation. Of an update's micro-batches the first gathers the weights and the last reduces the gradient.
+Master weights, gradient reduction and optimizer states are float32; `Train.dtype` is the dtype of the computation. Of
+an update's micro-batches the first gathers the weights and the last reduces the gradient.
+
+The optimizer works on the local shards themselves: AdamW is elementwise, so the result is the same, and DTensor's
+dispatch, which costs more than the arithmetic of a tiny model, is not paid.
 """
 
 import math
-import types
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from torch import Tensor
-from torch.distributed.fsdp import register_fsdp_forward_method
-from transformers import PreTrainedModel
 
 from arl.config.recipe import Train
-from arl.kernels.linear_logprob import linear_logprob
-from arl.kernels.linear_policy_loss import RowLoss, linear_policy_loss
-from arl.kernels.rows import tune_rows
-from arl.models.flash import choose_flash
-from arl.models.load import DTYPES
-from arl.models.packed import PackedContext
-from arl.train.placed_batch import LAYOUT, PlacedBatch
-from arl.train.sharded_weights import ShardedWeights
+from arl.files import writing
+from arl.models.model_files import write_description
+from arl.train.optimizer import LossScale
+from arl.train.scored_model import ScoredModel
 from arl.train.sharding import local_part
+from arl.train.training_copy import OPTIMIZER, TrainingCopy, TrainingState, read_rows
 
-T = TypeVar("T")
+LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's files: the value, and the good updates since it changed
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def matrices(model: torch.nn.Module) -> set[str]:
+    """Return the names of the weights of linear layers, without biases and without what an embedding shares."""
+    embedded = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    return {f"{name}.weight" for name, module in linear.items() if id(module.weight) not in embedded}
 
 
 class Update:
@@ -84,7 +87,7 @@ class Update:
         return f"the loss is {self.loss:g} and the gradient norm {self.grad_norm:g}"
 
 
-class ShardedModel(ShardedWeights):
+class ShardedModel(ScoredModel):
     """Compute and update the trained model of this rank; `init_ranks` comes first.
 
     Args:
@@ -95,60 +98,27 @@ class ShardedModel(ShardedWeights):
     """
 
     def __init__(self, path: str | Path, train: Train, temperature: float, device: torch.device) -> None:
-        super().__init__(path, train, device)
-        self.temperature = temperature
+        super().__init__(path, train, temperature, device)
         self.clip_norm = train.clip_norm
-        self.dtype = DTYPES[train.dtype]
-        self.attention = choose_flash(device, self.dtype)
         self._world = dist.get_world_size()
         self._reshard = train.reshard
         self._copies = self._world // train.shard_ranks if train.shard_ranks else 1  # of the weights
-        self.model.scored = types.MethodType(_scored, self.model)
-        register_fsdp_forward_method(self.model, "scored")
-        self._logits_dtype = torch.float32 if train.head == "float32" else self.dtype
-        tune_rows(self.model.config.vocab_size, self._logits_dtype, self.dtype, device)
+        self._optimizer = self._make_optimizer(train)
+        self.loss_scale = LossScale.of(train.dtype)
+        self._copy = TrainingCopy(self.tensors(torch.float32), self._group)
 
-    def score(self, batch: PlacedBatch) -> tuple[Tensor, Tensor]:
-        """Run one forward of the pack; return logprob and entropy of its M scored positions, each (M,) float32.
-
-        The logprobs carry a gradient, for losses that look at whole sequences. Losses that are sums over tokens are
-        cheaper by policy_loss.
-        """
-        targets = batch.arrays["score_targets"]
-
-        def scores(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-            return linear_logprob(hidden, weight, targets, self.temperature, self._logits_dtype)
-
-        return self._forward(batch, scores)
-
-    def policy_loss(self, batch: PlacedBatch, row_loss: RowLoss) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Compute a loss that is a sum over scored positions; the head computes its gradient in the forward.
-
-        Returns:
-            The loss (), with gradient; entropy (M,) float32; what `row_loss` kept, joined in row order.
-        """
-        targets = batch.arrays["score_targets"]
-
-        def loss(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-            return linear_policy_loss(hidden, weight, targets, row_loss, self.temperature, self._logits_dtype)
-
-        total, _, entropy, stats = self._forward(batch, loss)
-        return total, entropy, stats
-
-    def _forward(self, batch: PlacedBatch, head: Callable[[Tensor, Tensor], T]) -> T:
-        """Return what `head` makes of the hidden states (M, D) of the scored positions and its weight (V, D)."""
-        arrays = batch.arrays
-        host = batch.host
-        layout = [arrays[name] for name in LAYOUT]
-        context = PackedContext(host.query_offsets, host.key_offsets, host.key_indices, layout)
-        inputs = {
-            "input_ids": arrays["token_ids"][None],
-            "position_ids": arrays["position_ids"][None],
-            "context": context,
-        }
-        out: T = self.model.scored(inputs, arrays["score_positions"], head)
-        assert context.calls == self.model.config.num_hidden_layers, "a layer did not ask the pack's context"
-        return out
+    def _make_optimizer(self, train: Train) -> torch.optim.Optimizer:
+        """Make AdamW with moments of zero: a checkpoint may come before the first update that is not skipped."""
+        decaying = self._shards.keys() if train.decayed == "all" else matrices(self.model)
+        decayed = [local for name, local in self._local.items() if name in decaying]
+        others = [local for name, local in self._local.items() if name not in decaying]
+        groups = [{"params": decayed, "weight_decay": train.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        used = [group for group in groups if group["params"]]
+        optimizer = torch.optim.AdamW(used, betas=train.betas, eps=train.eps, fused=True)
+        for local in self._local.values():
+            state = {moment: torch.zeros_like(local, requires_grad=False) for moment in MOMENTS}
+            optimizer.state[local] = {"step": torch.zeros((), device=self.device), **state}
+        return optimizer
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add this micro-batch's gradient; after the minibatch's last one, sum the gradient over the ranks.
@@ -200,6 +170,54 @@ class ShardedModel(ShardedWeights):
         """Return the cosine between two gradients of which this rank has shards; None if one is 0. Collective."""
         return _cosine(*self._over_ranks(self._products(a, b)).tolist())
 
+    def training_state(self) -> TrainingState:
+        """Copy this rank's share of weights and optimizer. Collective.
+
+        Later steps do not change the copy, and the next call does: it uses the same memory.
+        """
+        copied = self._copy.take(self._local_weights(), self._optimizer_state())
+        self._wait_for_copies()
+        return copied
+
+    def _optimizer_state(self) -> dict[str, Tensor]:
+        """Return this rank's rows of AdamW's state by the names that they have in a file, and the loss scale."""
+        found = {LOSS_SCALE: torch.tensor([self.loss_scale.value, self.loss_scale.num_good])}
+        for name, local in self._local.items():
+            state = self._optimizer.state[local]
+            found["step"] = state["step"]  # every parameter has the same
+            for moment in MOMENTS:
+                found[f"{moment}.{name}"] = state[moment]
+        return found
+
+    def write(self, state: TrainingState, path: Path) -> None:
+        """Write this rank's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective.
+
+        Raises:
+            DiskError: it cannot be written.
+        """
+        if not self._group.has_rank_0:
+            return
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if self._group.part == 0:
+                write_description(self.description, path, "float32")
+            self._copy.write(state, path)
+
+    def load_optimizer(self, path: Path) -> None:
+        """Continue with the AdamW state of a checkpoint, which any number of ranks may have written."""
+        files = sorted(path.glob(f"{OPTIMIZER}*.safetensors"))  # in the order of the ranks
+        with safe_open(files[0], framework="pt") as first_file:
+            step = first_file.get_tensor("step")
+            loss_scale, num_good = first_file.get_tensor(LOSS_SCALE).tolist()
+        for name, local in self._local.items():
+            state = self._optimizer.state[local]
+            state["step"].copy_(step)
+            for moment in MOMENTS:
+                read_rows(files, f"{moment}.{name}", self._shards[name], state[moment])
+        if self.loss_scale.is_dynamic:
+            self.loss_scale.value = loss_scale
+            self.loss_scale.num_good = int(num_good)
+
     def _over_ranks(self, numbers: Tensor) -> Tensor:
         """Sum numbers of each rank. Collective."""
         if self._world > 1:
@@ -235,13 +253,3 @@ def _cosine(squared_a: float, squared_b: float, dot: float) -> float | None:
     if not lengths or not math.isfinite(lengths):
         return None
     return max(-1.0, min(1.0, dot / lengths))  # rounding may lead out of [−1, 1]
-
-
-def _scored(
-    model: PreTrainedModel, inputs: dict[str, Any], positions: Tensor, head: Callable[[Tensor, Tensor], T]
-) -> T:
-    """Run the model up to `head`, which takes the place of the logits: a second forward method of the root."""
-    out = model.model(**inputs, use_cache=False)
-    hidden = out.last_hidden_state[0]  # (T, D)
-    scored = hidden.index_select(0, positions)  # (M, D)
-    return head(scored, model.lm_head.weight)

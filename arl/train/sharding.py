@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AttentionInterface, PreTrainedModel
@@ -31,21 +31,26 @@ WORTH_A_COLLECTIVE = 1 << 20  # parameters; smaller decoder blocks are gathered 
 KEPT = ("aten::mm", "aten::addmm", "aten::_scaled_dot_product", "torch_attn::_varlen_attn")
 
 
-def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPModule:
-    """Shard `model`, on the meta device or a real one, over all ranks: FSDP2, or HSDP with train.shard_ranks."""
+def shard(model: PreTrainedModel, train: Train, device: torch.device, frozen: bool = False) -> FSDPModule:
+    """Shard `model`, on the meta device or a real one, over all ranks: FSDP2, or HSDP with train.shard_ranks.
+
+    A frozen model has no backward, and stays in host memory while nothing computes with it.
+    """
     mesh = _mesh(train, device)
     precision = MixedPrecisionPolicy(param_dtype=DTYPES[train.dtype], reduce_dtype=torch.float32)
+    offload = CPUOffloadPolicy() if frozen and device.type == "cuda" else OffloadPolicy()
     if train.compile:
         # Attention is left out, because its inputs have another shape in each pack: each would be compiled anew.
         AttentionInterface.register(ATTENTION, torch.compiler.disable(attention))  # type: ignore[no-untyped-call]
     for block in model.model.layers:
         if train.compile:
             block.forward = torch.compile(block.forward, dynamic=True)
-        if train.checkpointing != "none":
+        if train.checkpointing != "none" and not frozen:
             block.forward = _checkpointed(block.forward, train.checkpointing == "selective")
         if sum(p.numel() for p in block.parameters()) >= WORTH_A_COLLECTIVE:
-            fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=train.reshard)
-    fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+            reshard = train.reshard or frozen
+            fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=reshard, offload_policy=offload)
+    fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=frozen, offload_policy=offload)
     assert isinstance(model, FSDPModule)
     return model
 

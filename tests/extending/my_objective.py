@@ -12,10 +12,9 @@ from arl.train.algorithms.objective import Objective, TokenColumns
 
 
 class Reinforce(Objective):
-    """−Σ A u + β Σ k2, u = exp(current − behavior), k2 = ½ (current + log V)² an estimate of the KL to uniform."""
+    """−A u + β k2, u = exp(current − behavior), k2 = ½ (current + log V)² an estimate of the KL to uniform."""
 
     scope = "token"
-    normalizer = "tokens"
     columns: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {
         "objective/penalty": "mean",
@@ -32,7 +31,7 @@ class Reinforce(Objective):
     def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
         log_ratio = tokens.current_logprobs - tokens.behavior_logprobs
         penalty = (tokens.current_logprobs + math.log(self.vocabulary)).square() / 2
-        loss = (self.penalty * penalty - log_ratio.exp() * tokens.advantages).sum()
+        loss = self.penalty * penalty - log_ratio.exp() * tokens.advantages
         return loss, {"objective/penalty": penalty.detach()}
 
 
@@ -44,19 +43,18 @@ class WithReference(Reinforce):
     def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
         assert tokens.reference_logprobs is not None
         penalty = (tokens.current_logprobs - tokens.reference_logprobs).square() / 2
-        return penalty.sum(), {"objective/penalty": penalty.detach()}
+        return penalty, {"objective/penalty": penalty.detach()}
 
 
 class WithoutScope(Objective):
     """Lacks the declaration `scope`."""
 
-    normalizer = "tokens"
     columns: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {}
     zero_advantage_is_zero_gradient = True
 
     def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
-        return tokens.current_logprobs.sum(), {}
+        return tokens.current_logprobs, {}
 
 
 class LogsAnotherName(Reinforce):

@@ -39,7 +39,7 @@ def ppo(behavior: Tensor, advantages: Tensor) -> RowLoss:
     def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
         center, recorded, gains = (x[rows].to(logprob.dtype) for x in (proximal, behavior, advantages))
         loss, per_token = OBJECTIVE.loss(token_columns(logprob, recorded, gains, proximal=center, entropy=entropy))
-        return loss, tuple(per_token[name] for name in KEPT)
+        return loss.sum(), tuple(per_token[name] for name in KEPT)
 
     return row_loss
 

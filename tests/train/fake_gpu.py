@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 
 from arl.kernels import triton_rows
 from arl.models import weights
-from arl.train import sharded_weights, sharding
+from arl.train import sharding, training_copy
 
 
 class LiveBytes:
@@ -145,7 +145,7 @@ def _patch_values(patch: pytest.MonkeyPatch, live: LiveBytes) -> None:
             return read_rows(*given)
 
     patch.setattr(sharding, "_mesh", mesh)
-    for module in (weights, sharded_weights):
+    for module in (weights, training_copy):
         patch.setattr(module, "rows_of", read)
 
 

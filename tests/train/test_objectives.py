@@ -26,8 +26,8 @@ def test_decoupled_ppo_weighs_the_clipped_gain_by_the_capped_behavior_weight() -
     advantages = torch.tensor([1.0, -1.0, -2.0, 3.0])
     loss, stats = DecoupledPPO(**CLIP).loss(token_columns(current, behavior, advantages, proximal=proximal))
     # u = 1.5, 2, .5, 1; w = 2, .5, 1, 10 → 5; gains: 1.3 (clipped), −2, −1.6 (clipped), 3
-    assert loss.item() == pytest.approx(-(2 * 1.3 + 0.5 * -2 + 1 * -1.6 + 5 * 3), rel=1e-5)
-    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.sum().item() == pytest.approx(-(2 * 1.3 + 0.5 * -2 + 1 * -1.6 + 5 * 3), rel=1e-5)
+    loss.sum().backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
     torch.testing.assert_close(current.grad, torch.tensor([0.0, 1.0, 0.0, -15.0]))
     assert stats["is_clipped"].tolist() == [True, False, True, False]
@@ -42,8 +42,8 @@ def test_decoupled_ppo_weighs_the_clipped_gain_by_the_capped_behavior_weight() -
 def test_naive_ppo_clips_around_the_behavior_policy_and_has_no_weight() -> None:
     current = logs(0.30, 0.11).requires_grad_()
     loss, stats = PPO(**CLIP).loss(token_columns(current, logs(0.20, 0.10), torch.tensor([1.0, 1.0])))
-    assert loss.item() == pytest.approx(-(1.3 + 1.1), rel=1e-5)
-    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.sum().item() == pytest.approx(-(1.3 + 1.1), rel=1e-5)
+    loss.sum().backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
     torch.testing.assert_close(current.grad, torch.tensor([0.0, -1.1]))
     assert set(stats) == {"ratio", "is_clipped", "is_clipped_up", "is_clipped_down", "kl_behavior_current"}
@@ -59,10 +59,10 @@ def test_gspo_clips_and_weighs_sequences_by_the_geometric_means_over_their_token
         token_columns(current, behavior, advantages, proximal=proximal, sequences=sequences)
     )
     # sequence 1: u = √(4·¼) = 1, w = √(2·8) = 4, gain 1; sequence 0: u = 2, w = 10 → 5, gain 3.9 (clipped)
-    assert loss.item() == pytest.approx(-(4 * 1 + 5 * 3.9), rel=1e-5)
-    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.sum().item() == pytest.approx(-(4 * 1 * 2 + 5 * 3.9), rel=1e-5)  # at each token
+    loss.sum().backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
-    torch.testing.assert_close(current.grad, torch.tensor([-2.0, 0.0, -2.0]))
+    torch.testing.assert_close(current.grad, torch.tensor([-4.0, 0.0, -4.0]))
     assert stats["is_clipped"].tolist() == stats["is_capped"].tolist() == [False, True, False]
     torch.testing.assert_close(stats["ratio"], torch.tensor([1.0, 2.0, 1.0]))
     torch.testing.assert_close(stats["weight"], torch.tensor([4.0, 5.0, 4.0]))
@@ -83,14 +83,14 @@ def test_a_ratio_that_would_overflow_leaves_loss_and_gradient_finite(log_ratio: 
     current = torch.tensor([0.0]).requires_grad_()
     tokens = token_columns(current, torch.tensor([-log_ratio]), torch.tensor([advantage]))
     loss, _ = PPO(**CLIP).loss(tokens)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.sum().backward()  # type: ignore[no-untyped-call]
     ratio = math.exp(min(log_ratio, 20.0))
     assert current.grad is not None
     if advantage > 0:  # the clip is chosen
-        assert loss.item() == pytest.approx(-1.3 * advantage)
+        assert loss.sum().item() == pytest.approx(-1.3 * advantage)
         assert current.grad.item() == 0.0
     else:
-        assert loss.item() == pytest.approx(-ratio * advantage, rel=1e-5)
+        assert loss.sum().item() == pytest.approx(-ratio * advantage, rel=1e-5)
         assert current.grad.item() == pytest.approx(-ratio * advantage, rel=1e-5)
 
 
@@ -111,9 +111,9 @@ def test_the_weight_is_capped_masked_or_off_and_a_dual_clip_bounds_the_loss(
     """u = 3 and ½, w = 8 and 2, A = −1 and 1; entropies are 1."""
     current, proximal, behavior = logs(0.6, 0.1).requires_grad_(), logs(0.2, 0.2), logs(0.025, 0.1)
     objective = DecoupledPPO(**CLIP, **settings)
-    loss, _ = objective.loss(token_columns(current, behavior, torch.tensor([-1.0, 1.0]), proximal=proximal))
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
-    torch.testing.assert_close(torch.autograd.grad(loss, current)[0], torch.tensor(gradient))
+    loss, _ = objective.total(token_columns(current, behavior, torch.tensor([-1.0, 1.0]), proximal=proximal))
+    assert loss.sum().item() == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(torch.autograd.grad(loss.sum(), current)[0], torch.tensor(gradient))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from arl.train.learner import MAX_SKIPPED
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import FIRST, schedule_of
 from arl.train.packing import Shard
-from arl.train.sharded_model import ShardedModel
-from arl.train.sharded_weights import matrices
+from arl.train.sharded_model import ShardedModel, matrices
 from arl.train.sharding import CUBLAS_WORKSPACE, init_ranks
 from arl.types import Batch
 from tests.train.families import make_family

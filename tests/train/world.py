@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from arl.config.recipe import Train
 from arl.launch.child import exit_immediately
 from arl.models.weights import own_rows
-from arl.train import sharded_weights, sharding
+from arl.train import sharding, training_copy
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.learner import Learner
 from arl.train.optimizer import LossScale
-from arl.train.sharded_weights import MOMENTS
+from arl.train.sharded_model import MOMENTS
 from arl.train.sharding import init_ranks
 from arl.types import MetricValue
 from tests.train.synthetic import batch, packed
@@ -95,7 +95,7 @@ def places(held: Learner) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def save(model: str, directory: str, train: dict[str, Any]) -> None:
-    sharded_weights.BUCKET_BYTES = 2000  # so that there are several rounds, and ranks have unequal numbers
+    training_copy.BUCKET_BYTES = 2000  # so that there are several rounds, and ranks have unequal numbers
     held = checkpointed(model, train, resumed=False)
     for place, value in places(held).values():
         place.copy_(value)

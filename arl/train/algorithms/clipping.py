@@ -1,8 +1,8 @@
-"""Compute the clipped and weighted gain that PPO, decoupled PPO and GSPO share. N terms: tokens, or sequences.
+"""Compute the clipped and weighted gain that PPO, decoupled PPO and GSPO share, of N tokens.
 
 u = exp(log_ratio)    ratio, carries the gradient
 w = exp(log_weight)   behavior weight, constant; in the loss capped, masked or off
-loss = −Σ w · min(u A, clip(u, 1 − ε_low, 1 + ε_high) A), with a dual clip at least c A where A < 0
+loss = −w · min(u A, clip(u, 1 − ε_low, 1 + ε_high) A), with a dual clip at least c A where A < 0
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from arl.config.objective_section import Statistic
-from arl.config.section import NonNegativeFloat, PositiveFloat
+from arl.config.section import PositiveFloat
 from arl.train.algorithms.objective import Objective, TokenColumns
 
 if TYPE_CHECKING:
@@ -60,18 +60,6 @@ class Clipped(Objective):
     dual_clip: DualClip | None = None
     """c: where A < 0 the gain is at least c A (arXiv 1912.09729, which takes 3), so that a large ratio gives no
     gradient. null: no bound."""
-
-    entropy_coefficient: NonNegativeFloat = 0.0
-    """β: β times the entropy (nats) of each loss token is subtracted from the summed loss. Published runs that use it
-    take 1e-4 to 1e-2. Above 0, groups of equal rewards are trained too."""
-
-    @property
-    def leaves_out_zeros(self) -> bool:
-        return super().leaves_out_zeros and not self.entropy_coefficient
-
-    def entropy_term(self, entropy: "Tensor") -> "Tensor | float":
-        """Return what the loss gains by the entropies of its terms, (N,): −β Σ H, or 0 without β."""
-        return -self.entropy_coefficient * entropy.sum() if self.entropy_coefficient else 0.0
 
     @property
     def statistics(self) -> dict[str, Statistic]:

@@ -2,7 +2,7 @@
 
 u = exp(current − proximal)
 w = min(exp(proximal − behavior), cap); or masked above the cap, or 1
-loss = −Σ w · min(u A, clip(u) A) over tokens
+loss = −w · min(u A, clip(u) A) of each token
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,6 @@ class DecoupledPPO(AroundProximal):
     """Clip each token around the proximal policy, and weigh it by proximal / behavior (arXiv 2505.24298, §5)."""
 
     scope = "token"
-    normalizer = "tokens"
     zero_advantage_is_zero_gradient = True
 
     kind: str = "decoupled_ppo"
@@ -36,5 +35,4 @@ class DecoupledPPO(AroundProximal):
         log_weight = proximal - tokens.behavior_logprobs
         gain, values = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
         weight, weight_values = self.weigh(log_weight)
-        loss = -(weight * gain).sum() + self.entropy_term(tokens.entropy)
-        return loss, values | weight_values | self.divergences(tokens, log_ratio, log_weight)
+        return -weight * gain, values | weight_values | self.divergences(tokens, log_ratio, log_weight)

@@ -2,13 +2,14 @@
 
 u = exp(mean over the sequence's tokens of (current − proximal))
 w = min(exp(mean over the sequence's tokens of (proximal − behavior)), cap); or masked above the cap, or 1
-loss = −Σ w · min(u A, clip(u) A) over sequences
+loss = −w · min(u A, clip(u) A) at each token of the sequence, whose mean counts
 """
 
 from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
+from arl.config.objective_section import Normalizer
 from arl.config.section import PositiveFloat
 from arl.train.algorithms.clipping import AroundProximal, ClipLow, check_columns, clipped_gain
 from arl.train.algorithms.objective import TokenColumns
@@ -24,11 +25,12 @@ class GSPO(AroundProximal):
     """
 
     scope = "sequence"
-    normalizer = "sequences"
     zero_advantage_is_zero_gradient = True
 
     kind: str = "gspo"
     """The short name of this class."""
+    normalizer: Normalizer = "sequence_means"
+    """As its paper does, so that each trajectory counts once."""
     clip_low: ClipLow
     """ε_low; 3e-4 in the paper."""
     clip_high: PositiveFloat
@@ -47,29 +49,22 @@ class GSPO(AroundProximal):
     def loss(self, tokens: TokenColumns) -> "tuple[Tensor, dict[str, Tensor]]":
         proximal = self.center(tokens)
         check_columns(tokens, proximal)
-        sequences = tokens.sequences
         log_ratio = tokens.current_logprobs - proximal
         log_weight = proximal - tokens.behavior_logprobs
-        advantages = log_weight.new_zeros(log_weight.shape).scatter(0, sequences, tokens.advantages)  # of sequences
         gain, values = clipped_gain(
-            _sequence_means(log_ratio, sequences),
-            advantages,
+            sequence_means(log_ratio, tokens.sequences),
+            tokens.advantages,
             self.clip_low,
             self.clip_high,
             self.dual_clip,
         )
-        weight, weight_values = self.weigh(_sequence_means(log_weight, sequences))
-        mean_entropies = _sequence_means(tokens.entropy, sequences)
-        loss = -(weight * gain).sum() + self.entropy_term(mean_entropies)
-        of_tokens = {name: value.index_select(0, sequences) for name, value in (values | weight_values).items()}
-        return loss, of_tokens | self.divergences(tokens, log_ratio, log_weight)
+        weight, weight_values = self.weigh(sequence_means(log_weight, tokens.sequences))
+        return -weight * gain, values | weight_values | self.divergences(tokens, log_ratio, log_weight)
 
 
-def _sequence_means(column: "Tensor", sequences: "Tensor") -> "Tensor":
-    """Compute the mean over the tokens of each sequence, (N,); 0 where there is no such sequence.
-
-    There are N places, because only the device knows how many sequences there are.
-    """
-    zeros = column.detach().new_zeros(column.shape)
+def sequence_means(column: "Tensor", sequences: "Tensor") -> "Tensor":
+    """Compute for each token the mean over the tokens of its sequence, (N,)."""
+    zeros = column.detach().new_zeros(column.shape)  # N places, because only the device knows the number of sequences
     lengths = zeros.index_add(0, sequences, zeros + 1).clamp(min=1)
-    return zeros.index_add(0, sequences, column) / lengths
+    means = zeros.index_add(0, sequences, column) / lengths
+    return means.index_select(0, sequences)

@@ -2,9 +2,9 @@
 
 Torch is imported only where a loss is computed.
 
-    Shard ─► forward ─► TokenColumns ─► Objective.loss ─► (summed loss, values of each token by name) ─► metrics
-                                                              │ / tokens or sequences of the minibatch
-                                                              └► backward
+    Shard ─► forward ─► TokenColumns ─► Objective.total ─► (loss of each token, values of each token by name) ─► metrics
+                                                                   │ summed, and divided as `normalizer` says
+                                                                   └► backward
 
 Shapes: N loss tokens, in the order of their scores in the pack.
 """
@@ -34,7 +34,9 @@ class TokenColumns:
     sequences: "Tensor"  # (N,) int64 in [0, N), the trajectory of each token
     version: int  # the trainer's version v before the step
     proximal_logprobs: "Tensor | None" = None  # (N,) float32, log π of version v
+    sampled_logprobs: "Tensor | None" = None  # (N,) float32, log π of the version that sampled each token
     reference_logprobs: "Tensor | None" = None  # (N,) float32, log π of a frozen model
+    teacher_logprobs: "Tensor | None" = None  # (N,) float32, log π of a teacher
     values: "Tensor | None" = None  # (N,) float32, a critic's values
 
 
@@ -44,10 +46,9 @@ class Objective(ObjectiveSection):
     A worked example, chosen by `objective: {kind: my_objective:Reinforce}`:
 
         class Reinforce(Objective):
-            '''REINFORCE with a bonus for entropy along the sample, −Σ (A − β log π_θ) log π_θ.'''
+            '''REINFORCE with a bonus for entropy along the sample, −(A − β log π_θ) log π_θ.'''
 
             scope = "token"
-            normalizer = "tokens"
             columns = ()
             metrics = {"objective/bonus": "mean"}
             zero_advantage_is_zero_gradient = False  # the bonus has a gradient in groups of equal rewards
@@ -58,9 +59,15 @@ class Objective(ObjectiveSection):
             def loss(self, tokens):
                 logprobs = tokens.current_logprobs
                 bonus = -self.bonus * logprobs.detach()
-                loss = -((tokens.advantages + bonus) * logprobs).sum()
-                return loss, {"objective/bonus": bonus}
+                return -(tokens.advantages + bonus) * logprobs, {"objective/bonus": bonus}
     """
+
+    def total(self, tokens: TokenColumns) -> "tuple[Tensor, dict[str, Tensor]]":
+        """Compute the loss of each token with all terms that the settings ask for; see `loss`."""
+        loss, values = self.loss(tokens)
+        if self.entropy_coefficient:
+            loss = loss - self.entropy_coefficient * tokens.entropy
+        return loss, values
 
     @abstractmethod
     def loss(self, tokens: TokenColumns) -> "tuple[Tensor, dict[str, Tensor]]":
@@ -70,6 +77,7 @@ class Objective(ObjectiveSection):
         all tokens of every trajectory in the micro-batch. There may be no token at all.
 
         Returns:
-            The loss summed over tokens or sequences, (), which the learner divides by the normalizer; and by name,
-            for every token, the values that `metrics` is made of, (N,) each, without gradient.
+            The loss of each token, (N,), with gradient, which the learner sums as `normalizer` says; and by name the
+            values that `metrics` is made of, (N,) each, without gradient. What is of a whole trajectory stands at each
+            of its tokens, so that with normalizer sequence_means it counts once.
         """

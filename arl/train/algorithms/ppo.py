@@ -1,7 +1,7 @@
 """Compute naive PPO, which clips around the behavior policy; arXiv 1707.06347, eq. 7.
 
     u = exp(current − behavior)
-    loss = −Σ min(u A, clip(u) A) over tokens
+    loss = −min(u A, clip(u) A) of each token
 
 It is decoupled PPO with π_prox = π_behav and w = 1.
 """
@@ -20,7 +20,6 @@ class PPO(Clipped):
     """Clip each token around the policy that sampled it, however old that is (arXiv 1707.06347)."""
 
     scope = "token"
-    normalizer = "tokens"
     columns = ()
     zero_advantage_is_zero_gradient = True
     metrics = RATIO_METRICS
@@ -37,5 +36,4 @@ class PPO(Clipped):
         check_columns(tokens, behavior)
         log_ratio = tokens.current_logprobs - behavior
         gain, values = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
-        loss = -gain.sum() + self.entropy_term(tokens.entropy)
-        return loss, values | self.drift(tokens)
+        return -gain, values | self.drift(tokens)

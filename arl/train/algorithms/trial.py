@@ -74,9 +74,9 @@ def _fault(objective: Objective) -> str:
         version=3,
         **optional,
     )
-    loss, per_token = objective.loss(tokens)
-    if loss.shape != () or not loss.requires_grad:
-        return "the loss is not a sum, a tensor of shape () with a gradient"
+    loss, per_token = objective.total(tokens)
+    if loss.shape != (3,) or not loss.requires_grad:
+        return "the loss is not one number for each token, (N,), with a gradient"
     declared = {statistic.value for statistic in objective.statistics.values()}
     if per_token.keys() != declared:
         return f"loss returned the values {sorted(per_token)}, and `metrics` declares {sorted(declared)}"
@@ -86,5 +86,5 @@ def _fault(objective: Objective) -> str:
     for name, values in per_token.items():
         if values.shape != (3,) or values.requires_grad:
             return f"the value {name} is not one number for each token, (N,), without gradient"
-    torch.autograd.grad(loss, tokens.current_logprobs)
+    torch.autograd.grad(loss.sum(), tokens.current_logprobs)
     return ""
