@@ -43,7 +43,8 @@ class ShardedWeights:
         check_weights(self.model, path)
         self.description = read_description(path)  # now: the directory may change, or be gone, while a run goes on
         if frozen:
-            self.model.to(self.dtype).requires_grad_(False)
+            for parameter in self.model.requires_grad_(False).parameters():
+                parameter.data = parameter.data.to(self.dtype)  # not buffers: rotary frequencies stay float32
         self._root = shard(self.model, train, device, frozen)
         fill_model(self.model, path, device, in_host_memory=frozen)
         self._shards = dict(self.model.named_parameters())
