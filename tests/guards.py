@@ -36,7 +36,7 @@ VARIANTS = [
     "objective.kind=ppo",
     "objective.kind=gspo objective.clip_low=3e-4 objective.clip_high=4e-4",
     "objective.proximal=loglinear",
-    "objective.behavior_weight=masked objective.behavior_weight_cap=2",
+    "objective.weight.mode=mask objective.weight.high=2",
     "objective.dual_clip=3 objective.entropy_coefficient=0.01",
     "advantage.kind=rloo",
     "advantage.kind=batch_norm",

@@ -55,7 +55,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path, monkeypatc
     done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     page, _, whole = done.stdout.partition("\n\n")
-    assert {"seed: 7", "  check: true", "  behavior_weight: capped"} < set(whole.splitlines())
+    assert {"seed: 7", "  check: true", "    mode: cap"} < set(whole.splitlines())
     plan = dict(line.split(maxsplit=1) for line in page.splitlines())
     expected = {
         "run": "quickstart, written to runs/quickstart",

@@ -82,7 +82,7 @@ def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
     behavior = torch.randn(rows, device=DEVICE) * 0.1 - 10
     proximal = torch.randn(rows, device=DEVICE) * 0.1 - 10
     advantages = torch.randn(rows, device=DEVICE) * 0.1
-    objective = DecoupledPPO(clip_low=0.2, clip_high=0.28, behavior_weight_cap=5.0)
+    objective = DecoupledPPO(clip_low=0.2, clip_high=0.28)
 
     def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
         tokens = TokenColumns(

@@ -94,6 +94,9 @@ class ObjectiveSection(ChosenSection):
         "decoupled_ppo": "arl.train.algorithms.decoupled_ppo:DecoupledPPO",
         "ppo": "arl.train.algorithms.ppo:PPO",
         "gspo": "arl.train.algorithms.gspo:GSPO",
+        "cispo": "arl.train.algorithms.cispo:CISPO",
+        "sapo": "arl.train.algorithms.sapo:SAPO",
+        "m2po": "arl.train.algorithms.m2po:M2PO",
     }
     BASE: ClassVar[str] = "arl.train.algorithms.objective:Objective"
     EXAMPLE: ClassVar[str] = "arl/train/algorithms/ppo.py"
@@ -136,6 +139,11 @@ class ObjectiveSection(ChosenSection):
         return self.scope == "sequence"
 
     @property
+    def narrows(self) -> bool:
+        """Return whether tokens that the loss leaves out are not counted; then it returns the value `is_kept`."""
+        return False
+
+    @property
     def leaves_out_zeros(self) -> bool:
         """Return whether, with these settings, a trajectory whose advantages are all 0 has no gradient."""
         return self.zero_advantage_is_zero_gradient and not self.entropy_coefficient
@@ -174,6 +182,8 @@ class AdvantageSection(ChosenSection):
     BUILT_IN: ClassVar[Mapping[str, str]] = {
         "grpo": "arl.train.algorithms.advantage:GRPO",
         "rloo": "arl.train.algorithms.advantage:RLOO",
+        "centered": "arl.train.algorithms.advantage:Centered",
+        "reinforce_plus_plus": "arl.train.algorithms.advantage:ReinforcePlusPlus",
         "batch_norm": "arl.train.algorithms.advantage:BatchNorm",
     }
     BASE: ClassVar[str] = "arl.train.algorithms.advantage:Advantage"

@@ -14,7 +14,7 @@ weights and clips are those of the whole.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from arl.types import MetricValue
 MAX_SKIPPED = 3  # updates in a row
 CURRENT = "current_logprobs"
 PROXIMAL = "proximal_logprobs"
+IS_KEPT = "is_kept"
 # Columns that ranks compute with models of their own, by name: (N,) float32 each, of a micro-batch's loss tokens. They
 # never travel, and reach the objective beside those of the batch, or in their place.
 RankColumns = dict[str, Tensor]
@@ -144,11 +145,17 @@ class Learner:
         middle = moment(device)
         stale_fresh = self._stale_fresh_cosine(shard.minibatches[0], computed[0])
         begin = moment(device)
-        for minibatch, columns in zip(shard.minibatches, computed, strict=True):
+        for number, (minibatch, columns) in enumerate(zip(shard.minibatches, computed, strict=True)):
+            self._progress = number / len(shard.minibatches)
             self._update(minibatch, columns)
         metrics = self._totals.metrics()
         seconds = seconds_between(begin, moment(device))
         self._refuse_skipped(self._totals.updates)
+        if metrics.get("behavior_weight/mean") == 0.0:
+            raise TrainerError(
+                f"objective.weight left out every token of the step of version {self.version}: its bounds meet nothing "
+                "of what engines and trainer compute; raise objective.weight.high, or lower objective.weight.low"
+            )
         self.version += 1
         if self.policy.loss_scale.is_dynamic:
             metrics["train/loss_scale"] = self.policy.loss_scale.value
@@ -163,14 +170,23 @@ class Learner:
     def _begin(self) -> None:
         self.log = TokenLog()
         self._totals = StepTotals(self.policy.device, self.objective)
+        self._progress = 0.0  # share of the step's updates that the weights have made
 
     def _update(self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns]) -> None:
         """Make one update: forward and backward of every micro-batch, then AdamW. Collective."""
+        self._kept = torch.zeros((), device=self.policy.device)  # tokens that the objective left in
         loss_sum = self._backward(minibatch, computed)
         rate = self._schedule.rate(self._updates)
-        update = self.policy.update(rate, loss_sum)
+        update = self.policy.update(rate, loss_sum, self._narrowing(minibatch))
         self._totals.close_update(update, rate)
         self._updates += 1
+
+    def _narrowing(self, minibatch: Minibatch[MicroBatch]) -> Tensor | None:
+        """Return loss tokens of all ranks / those that the objective left in, (); None: all count. Collective."""
+        if not self.objective.narrows:
+            return None
+        dist.all_reduce(self._kept)
+        return minibatch.loss_tokens / self._kept.clamp(min=1)
 
     def _refuse_skipped(self, updates: Sequence[Update]) -> None:
         """Count updates that were skipped in a row; reading them waits for the device.
@@ -301,7 +317,7 @@ class Learner:
         ages = self.version - columns["policy_versions"]
         scale = self.policy.loss_scale.value / self._divisor(minibatch)
         lengths = token_counts(columns["sequences"]) if self.objective.normalizer == "sequence_means" else None
-        kept_names = self._measured + self._logged
+        kept_names = (*self._measured, *self._logged, *((IS_KEPT,) if self.objective.narrows else ()))
 
         def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
             """Compute the loss of the tokens whose score is among `rows`, and their values that are kept, (n,) each.
@@ -312,13 +328,15 @@ class Learner:
             own = score_of[first:end] - rows.start
             current = logprob.index_select(0, own)
             entropy_of = entropy.index_select(0, own)
-            given = {name: column[first:end] for name, column in columns.items()}
+            given: dict[str, Any] = {name: column[first:end] for name, column in columns.items()}
             if self._uses_proximal and PROXIMAL not in given:
                 given[PROXIMAL] = current.detach()  # the weights are still those before the step
             if half is not None:
                 current = half.only(current, ages[first:end])
                 entropy_of = half.only(entropy_of, ages[first:end])
-            tokens = TokenColumns(current_logprobs=current, entropy=entropy_of, version=self.version, **given)
+            tokens = TokenColumns(
+                current_logprobs=current, entropy=entropy_of, version=self.version, progress=self._progress, **given
+            )
             loss, per_token = self.objective.total(tokens)
             if lengths is not None:
                 loss = loss / lengths[first:end]
@@ -333,6 +351,8 @@ class Learner:
         if half is None:
             values = dict(zip(kept_names, kept, strict=True))
             measured = {name: values[name] for name in self._measured}
+            if self.objective.narrows:
+                self._kept += values[IS_KEPT].sum()
             self._totals.add({**measured, ENTROPY: entropy.detach().index_select(0, score_of)}, ages)
             if PLACES in batch.columns:
                 self.log.add(batch.columns[PLACES], {name: values[name] for name in self._logged})

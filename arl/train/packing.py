@@ -153,7 +153,8 @@ def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = Fal
     """Build the loss sequences of a batch, group by group; with `places`, number its loss tokens.
 
     Raises:
-        InputError: the advantage returned another shape than it declares, or a number that is not finite.
+        InputError: a loss token that no policy sampled; or the advantage returned another shape than it declares, or a
+            number that is not finite.
     """
     trajectories = [t for group in batch.groups for t in group.trajectories]
     # All trajectories at once, because there may be ten thousand of them. T loss tokens lie behind one another.
@@ -165,7 +166,13 @@ def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = Fal
     loss_at = (at - np.repeat(starts, counts)).astype(np.int32)
     versions = np.concatenate([t.policy_versions for t in trajectories])[at]
     assert (loss_at > 0).all(), "the first token of a trajectory is never sampled"
-    assert (versions != NOT_SAMPLED).all(), "a loss token that no policy sampled"
+    if (unsampled := versions == NOT_SAMPLED).any():
+        owners = [group.group_id for group in batch.groups for _ in group.trajectories]
+        owner = owners[int(np.searchsorted(ends, at[unsampled.argmax()], side="right"))]
+        raise InputError(
+            f"group {owner}: loss_mask marks a token of policy version {NOT_SAMPLED}, which no policy sampled; leave "
+            "the tokens of prompts, tools and users out of it"
+        )
     begins = [i for i, trajectory in enumerate(trajectories) if trajectory.branch == 0]
     episodes = EpisodeColumns(  # an episode counts once, with the loss tokens of all of its branches
         rewards=np.array([trajectories[i].reward for i in begins], np.float64),

@@ -133,7 +133,7 @@ class ShardedModel(ScoredModel):
         summed = loss * self._world  # FSDP2 averages the gradient over ranks; here it is a sum
         summed.backward()  # type: ignore[no-untyped-call]
 
-    def update(self, learning_rate: float, loss: Tensor) -> Update:
+    def update(self, learning_rate: float, loss: Tensor, scale: Tensor | None = None) -> Update:
         """Clip the gradient, update the weights, clear the gradient. Collective.
 
         If loss or gradient is not finite on some rank, every rank only clears the gradient. The device decides that, so
@@ -141,8 +141,12 @@ class ShardedModel(ScoredModel):
 
         Args:
             loss: () float32, this rank's sum over micro-batches, without the loss scale.
+            scale: () float32, the same on each rank; multiplies loss and gradient.
         """
         grads = self._gradient()
+        if scale is not None:
+            torch._foreach_mul_(grads, scale)
+            loss = loss * scale
         means = [self._optimizer.state[local]["exp_avg"] for local in self._local.values()]
         update = Update(self._over_ranks(torch.cat([self._products(grads, means), loss[None]])))
         if self.loss_scale.is_dynamic and math.isfinite(update.loss):  # else the forward is at fault, and not the scale

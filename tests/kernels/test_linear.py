@@ -11,6 +11,7 @@ from torch import Tensor
 from arl.kernels import head
 from arl.kernels.linear_logprob import linear_logprob, linear_logprob_ref
 from arl.kernels.linear_policy_loss import LossAndStats, RowLoss, linear_policy_loss, linear_policy_loss_ref
+from arl.train.algorithms.behavior_weight import Weight
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from tests.examples import examples
 from tests.kernels.conftest import PROPORTION
@@ -28,7 +29,7 @@ def inputs(rows: int, vocab: int, width: int, dtype: torch.dtype = torch.float32
     return hidden.requires_grad_(), weight.requires_grad_(), targets
 
 
-OBJECTIVE = DecoupledPPO(clip_low=0.2, clip_high=0.28, behavior_weight_cap=1.1)
+OBJECTIVE = DecoupledPPO(clip_low=0.2, clip_high=0.28, weight=Weight(high=1.1))
 KEPT = sorted({statistic.value for statistic in OBJECTIVE.statistics.values()})  # numbers of each token
 
 

@@ -28,8 +28,8 @@ PAPER = {
     "reward.scale": 10.0,
     "objective.kind": "decoupled_ppo",
     "objective.proximal": "recompute",
-    "objective.behavior_weight": "masked",  # and the cap of 5: AReaL's loss, areal/utils/functional.py
-    "objective.behavior_weight_cap": 5.0,
+    "objective.weight.mode": "mask",  # and the cap of 5: AReaL's loss, areal/utils/functional.py
+    "objective.weight.high": 5.0,
     "objective.clip_low": 0.2,
     "objective.clip_high": 0.2,
     "objective.entropy_coefficient": 0.0,
@@ -82,8 +82,8 @@ GSM8K = {
     "reward.scale": 10.0,
     "objective.kind": "decoupled_ppo",
     "objective.proximal": "recompute",
-    "objective.behavior_weight": "masked",
-    "objective.behavior_weight_cap": 5.0,
+    "objective.weight.mode": "mask",
+    "objective.weight.high": 5.0,
     "objective.clip_low": 0.4,
     "objective.clip_high": 0.4,
     "advantage.kind": "grpo",

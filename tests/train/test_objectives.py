@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from arl.config.objective_section import ObjectiveSection
-from arl.train.algorithms.clipping import loglinear_proximal
+from arl.train.algorithms.around_proximal import loglinear_proximal
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.ppo import PPO
@@ -97,12 +97,12 @@ def test_a_ratio_that_would_overflow_leaves_loss_and_gradient_finite(log_ratio: 
 @pytest.mark.parametrize(
     ("settings", "expected", "gradient"),
     [
-        ({"behavior_weight_cap": 4.0}, 4 * 3 - 2 * 0.5, [4 * 3.0, 2 * -0.5]),
-        ({"behavior_weight_cap": 4.0, "behavior_weight": "masked"}, -2 * 0.5, [0.0, 2 * -0.5]),
-        ({"behavior_weight": "off"}, 3 - 0.5, [3.0, -0.5]),
-        ({"behavior_weight": "off", "dual_clip": 2.5}, 2.5 - 0.5, [0.0, -0.5]),
-        ({"behavior_weight": "off", "dual_clip": 3.5}, 3 - 0.5, [3.0, -0.5]),
-        ({"behavior_weight": "off", "entropy_coefficient": 0.1}, 3 - 0.5 - 0.1 * 2, [3.0, -0.5]),
+        ({"weight": {"high": 4.0}}, 4 * 3 - 2 * 0.5, [4 * 3.0, 2 * -0.5]),
+        ({"weight": {"high": 4.0, "mode": "mask"}}, -2 * 0.5, [0.0, 2 * -0.5]),
+        ({"weight": {"mode": "off"}}, 3 - 0.5, [3.0, -0.5]),
+        ({"weight": {"mode": "off"}, "dual_clip": 2.5}, 2.5 - 0.5, [0.0, -0.5]),
+        ({"weight": {"mode": "off"}, "dual_clip": 3.5}, 3 - 0.5, [3.0, -0.5]),
+        ({"weight": {"mode": "off"}, "entropy_coefficient": 0.1}, 3 - 0.5 - 0.1 * 2, [3.0, -0.5]),
     ],
 )
 def test_the_weight_is_capped_masked_or_off_and_a_dual_clip_bounds_the_loss(
@@ -119,7 +119,7 @@ def test_the_weight_is_capped_masked_or_off_and_a_dual_clip_bounds_the_loss(
 @pytest.mark.parametrize(
     ("fields", "rule"),
     [
-        ({"behavior_weight": "off", "behavior_weight_cap": 5.0}, "nothing reads it with behavior_weight off"),
+        ({"weight": {"mode": "off", "high": 5.0}}, "nothing reads low, high"),
         ({"dual_clip": 1.0}, "greater than 1"),
     ],
 )

@@ -5,20 +5,26 @@
 It is computed where its inputs are: on the controller's side, while the batch is packed.
 
     GRPO        within a group, divided by its standard deviation; DeepSeekMath, arXiv 2402.03300, §4.1.2
+    Centered    within a group, without its standard deviation; Dr. GRPO, arXiv 2503.20783
     RLOO        within a group, against the others; arXiv 2402.14740
     BatchNorm   within the whole step, as in AReaL's paper; arXiv 2505.24298. It takes PPO with γ = λ = 1 and neither
                 critic nor reference, so the advantage of every token is the episode's reward, before it is normalized
+    ReinforcePlusPlus   against its group or nothing, discounted, then over the whole step; arXiv 2501.03262
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from arl.config.objective_section import AdvantageSection
+from arl.config.section import Fraction
 
 EPSILON = 1e-6  # keeps a group of almost equal rewards finite
 BATCH_EPSILON = 1e-5  # keeps a batch of almost equal rewards finite
+WHITENING_EPSILON = 1e-8  # likewise, of REINFORCE++
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,6 +143,66 @@ def rloo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
     sizes = np.repeat(group_sizes, group_sizes)
     advantages = centered * sizes / np.maximum(1, sizes - 1)
     return np.where(are_equal, 0.0, advantages).astype(np.float32)
+
+
+class Centered(Advantage):
+    """Compare each reward with the mean of its group: A = r − mean, with `std: batch` divided by that of all rewards.
+
+    Without a standard deviation it is Dr. GRPO's (arXiv 2503.20783), with the batch's Lite PPO's (arXiv 2508.08221):
+    std² = Σ (r − mean of all)² / (N − 1), plus 1e-6. A is exactly 0 in a group of equal rewards.
+    """
+
+    per = "trajectory"
+    columns = ()
+    smallest_group = 2
+
+    kind: str = "centered"
+    """The short name of this class."""
+    std: Literal["none", "batch"] = "none"
+    """What divides the centered rewards."""
+
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
+        centered, are_equal = center_groups(episodes.rewards, episodes.group_sizes)
+        if self.std == "batch":
+            centered = centered / (episodes.rewards.std(ddof=1) + EPSILON)
+        return np.where(are_equal, 0.0, centered).astype(np.float32)
+
+
+class ReinforcePlusPlus(Advantage):
+    """Normalize discounted rewards over all loss tokens of the step (arXiv 2501.03262).
+
+        A_t = γ^(n − 1 − t) (r − mean of its group), of n loss tokens; then A ← (A − mean) / (std + 1e-8) over the step
+
+    std is the sample's. A is exactly 0 in a step in which nothing differs.
+    """
+
+    per = "token"
+    columns = ()
+
+    kind: str = "reinforce_plus_plus"
+    """The short name of this class."""
+    baseline: Literal["group", "none"] = "group"
+    """Whether the mean of its group is taken from a reward first, as in REINFORCE++-baseline."""
+    discount: Annotated[Fraction, Field(gt=0)] = 1.0
+    """γ."""
+
+    @property
+    def smallest_group(self) -> int:  # type: ignore[override]
+        return 2 if self.baseline == "group" else 1
+
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
+        lengths = episodes.num_loss_tokens
+        rewards = episodes.rewards.astype(np.float64)
+        if self.baseline == "group":
+            centered, are_equal = center_groups(rewards, episodes.group_sizes)
+            rewards = np.where(are_equal, 0.0, centered)
+        ends = np.cumsum(lengths)
+        tokens_left = np.repeat(ends, lengths) - np.arange(lengths.sum()) - 1
+        returns = np.repeat(rewards, lengths) * self.discount**tokens_left
+        if not len(returns) or returns.min() == returns.max():
+            return np.zeros(len(returns), np.float32)
+        whitened: np.ndarray = (returns - returns.mean()) / (returns.std(ddof=1) + WHITENING_EPSILON)
+        return whitened.astype(np.float32)
 
 
 class BatchNorm(Advantage):

@@ -1,21 +1,22 @@
 """Compute decoupled PPO: clip around the proximal policy, weigh by proximal / behavior; arXiv 2505.24298, eq. 5.
 
 u = exp(current − proximal)
-w = min(exp(proximal − behavior), cap); or masked above the cap, or 1
+w = exp(proximal − behavior), capped, masked or 1
 loss = −w · min(u A, clip(u) A) of each token
 """
 
 from typing import TYPE_CHECKING
 
 from arl.config.section import PositiveFloat
-from arl.train.algorithms.clipping import AroundProximal, ClipLow, check_columns, clipped_gain
+from arl.train.algorithms.around_proximal import AroundProximal
+from arl.train.algorithms.clipping import ClipLow, Clipped, check_columns, clipped_gain
 from arl.train.algorithms.objective import TokenColumns
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class DecoupledPPO(AroundProximal):
+class DecoupledPPO(Clipped, AroundProximal):
     """Clip each token around the proximal policy, and weigh it by proximal / behavior (arXiv 2505.24298, §5)."""
 
     scope = "token"
@@ -34,5 +35,5 @@ class DecoupledPPO(AroundProximal):
         log_ratio = tokens.current_logprobs - proximal
         log_weight = proximal - tokens.behavior_logprobs
         gain, values = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
-        weight, weight_values = self.weigh(log_weight)
+        weight, weight_values = self.weigh(tokens, log_weight)
         return -weight * gain, values | weight_values | self.divergences(tokens, log_ratio, log_weight)

@@ -1,7 +1,7 @@
 """GSPO, arXiv 2507.18071, eqs. 5 and 7, decoupled: ratio and weight belong to a whole trajectory.
 
 u = exp(mean over the sequence's tokens of (current − proximal))
-w = min(exp(mean over the sequence's tokens of (proximal − behavior)), cap); or masked above the cap, or 1
+w = exp(mean over the sequence's tokens of (proximal − behavior)), capped, masked or 1
 loss = −w · min(u A, clip(u) A) at each token of the sequence, whose mean counts
 """
 
@@ -11,14 +11,16 @@ from pydantic import model_validator
 
 from arl.config.objective_section import Normalizer
 from arl.config.section import PositiveFloat
-from arl.train.algorithms.clipping import AroundProximal, ClipLow, check_columns, clipped_gain
+from arl.train.algorithms.around_proximal import AroundProximal
+from arl.train.algorithms.behavior_weight import over_level
+from arl.train.algorithms.clipping import ClipLow, Clipped, check_columns, clipped_gain
 from arl.train.algorithms.objective import TokenColumns
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class GSPO(AroundProximal):
+class GSPO(Clipped, AroundProximal):
     """Clip whole trajectories around the proximal policy, by means over their tokens (arXiv 2507.18071).
 
     Its clip bounds have no defaults (the paper has 3e-4 and 4e-4), because PPO's are far too wide for such means.
@@ -52,19 +54,11 @@ class GSPO(AroundProximal):
         log_ratio = tokens.current_logprobs - proximal
         log_weight = proximal - tokens.behavior_logprobs
         gain, values = clipped_gain(
-            sequence_means(log_ratio, tokens.sequences),
+            over_level(log_ratio, tokens.sequences, "sequence_mean"),
             tokens.advantages,
             self.clip_low,
             self.clip_high,
             self.dual_clip,
         )
-        weight, weight_values = self.weigh(sequence_means(log_weight, tokens.sequences))
+        weight, weight_values = self.weigh(tokens, log_weight)
         return -weight * gain, values | weight_values | self.divergences(tokens, log_ratio, log_weight)
-
-
-def sequence_means(column: "Tensor", sequences: "Tensor") -> "Tensor":
-    """Compute for each token the mean over the tokens of its sequence, (N,)."""
-    zeros = column.detach().new_zeros(column.shape)  # N places, because only the device knows the number of sequences
-    lengths = zeros.index_add(0, sequences, zeros + 1).clamp(min=1)
-    means = zeros.index_add(0, sequences, column) / lengths
-    return means.index_select(0, sequences)

@@ -33,6 +33,7 @@ class TokenColumns:
     policy_versions: "Tensor"  # (N,) int64, the version that sampled each token, ≤ version
     sequences: "Tensor"  # (N,) int64 in [0, N), the trajectory of each token
     version: int  # the trainer's version v before the step
+    progress: float = 1.0  # share of the step's updates that π_θ has made
     proximal_logprobs: "Tensor | None" = None  # (N,) float32, log π of version v
     sampled_logprobs: "Tensor | None" = None  # (N,) float32, log π of the version that sampled each token
     reference_logprobs: "Tensor | None" = None  # (N,) float32, log π of a frozen model

@@ -9,7 +9,7 @@ It is decoupled PPO with π_prox = π_behav and w = 1.
 from typing import TYPE_CHECKING
 
 from arl.config.section import PositiveFloat
-from arl.train.algorithms.clipping import RATIO_METRICS, ClipLow, Clipped, check_columns, clipped_gain
+from arl.train.algorithms.clipping import RATIO_METRICS, ClipLow, Clipped, check_columns, clipped_gain, drift
 from arl.train.algorithms.objective import TokenColumns
 
 if TYPE_CHECKING:
@@ -36,4 +36,4 @@ class PPO(Clipped):
         check_columns(tokens, behavior)
         log_ratio = tokens.current_logprobs - behavior
         gain, values = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
-        return -gain, values | self.drift(tokens)
+        return -gain, values | drift(tokens)
