@@ -174,7 +174,13 @@ def _bottleneck(arm: Arm) -> Iterator[str]:
     elif starved >= MUCH:
         gated = engine.get(GATED)
         cause = f", {gated:.0%} because admission was held back" if gated else ""
-        yield f"training is the bottleneck: {sides}{cause}. More train.ranks or threads, or a cheaper objective."
+        yield f"training is the bottleneck: {sides}{cause}. {_faster(arm.runs[0].recipe)}"
+
+
+def _faster(recipe: Mapping[str, object]) -> str:
+    """Say what makes steps shorter. With one minibatch, loglinear saves no forward."""
+    has_proximal_pass = recipe.get("objective.proximal") == "recompute" and recipe.get("train.minibatches") != 1
+    return f"More train.ranks or threads{', or objective.proximal=loglinear' if has_proximal_pass else ''}."
 
 
 def _looser(recipe: Mapping[str, object]) -> str:

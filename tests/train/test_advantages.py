@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.train.algorithms.advantage import (
+    Centered,
+    EpisodeColumns,
+    ReinforcePlusPlus,
     batch_norm_advantages,
     grpo_advantages,
     rloo_advantages,
@@ -41,6 +44,25 @@ def test_batch_norm_counts_each_loss_token_of_the_step() -> None:
     """Six tokens with rewards 5, 5, 5, 5, −5, −5: the mean is 5/3, the deviation √(25 − 25/9) = 10 √2 / 3."""
     advantages = batch_norm_advantages(np.array([5.0, -5.0, 5.0]), np.array([3, 2, 1]))
     np.testing.assert_allclose(advantages, [1 / math.sqrt(2), -math.sqrt(2), 1 / math.sqrt(2)], rtol=1e-5)
+
+
+def test_centered_takes_the_groups_mean_and_the_batchs_deviation_if_told() -> None:
+    episodes = EpisodeColumns(
+        rewards=np.array([1.0, 0.0, 3.0, 1.0]), group_sizes=np.array([2, 2]), num_loss_tokens=np.array([1, 2, 3, 4])
+    )
+    centered = np.array([0.5, -0.5, 1.0, -1.0])
+    np.testing.assert_allclose(Centered().compute(episodes), centered)
+    deviation = math.sqrt((0.0625 + 1.5625 + 3.0625 + 0.0625) / 3)  # of 1, 0, 3, 1 around 1.25
+    np.testing.assert_allclose(Centered(std="batch").compute(episodes), centered / deviation, rtol=1e-5)
+
+
+def test_reinforce_plus_plus_discounts_and_whitens_over_the_tokens_of_the_step() -> None:
+    episodes = EpisodeColumns(rewards=np.array([3.0, 1.0]), group_sizes=np.array([2]), num_loss_tokens=np.array([2, 1]))
+    returns = {"group": np.array([0.5, 1.0, -1.0]), "none": np.array([1.5, 3.0, 1.0])}
+    for baseline, expected in returns.items():
+        found = ReinforcePlusPlus(baseline=baseline, discount=0.5).compute(episodes)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, (expected - expected.mean()) / expected.std(ddof=1), rtol=1e-5)
+    assert ReinforcePlusPlus().smallest_group == 2, "a group of one has no baseline"
 
 
 @pytest.mark.parametrize("compute", [grpo_advantages, rloo_advantages])

@@ -8,9 +8,14 @@ import torch
 
 from arl.config.objective_section import ObjectiveSection
 from arl.train.algorithms.around_proximal import loglinear_proximal
+from arl.train.algorithms.behavior_weight import Weight
+from arl.train.algorithms.cispo import CISPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
+from arl.train.algorithms.m2po import M2PO
+from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
+from arl.train.algorithms.sapo import SAPO
 from tests.train.columns import token_columns
 
 CLIP: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.3}
@@ -68,6 +73,78 @@ def test_gspo_clips_and_weighs_sequences_by_the_geometric_means_over_their_token
     torch.testing.assert_close(stats["weight"], torch.tensor([4.0, 5.0, 4.0]))
 
 
+def test_cispo_clips_the_weight_of_the_gradient_and_no_token() -> None:
+    current = logs(0.30, 0.11, 0.05).requires_grad_()
+    behavior, advantages = logs(0.10, 0.10, 0.10), torch.tensor([1.0, -2.0, 1.0])
+    objective = CISPO(clip_low=0.4, clip_high=0.5, weight=Weight(mode="off"))
+    loss, stats = objective.loss(token_columns(current, behavior, advantages, proximal=behavior))
+    # u = 3, 1.1, ½, clipped to 1.5, 1.1, .6
+    (gradient,) = torch.autograd.grad(loss.sum(), current)
+    torch.testing.assert_close(gradient, torch.tensor([-1.5, 2.2, -0.6]))
+    torch.testing.assert_close(loss[0].item(), -1.5 * math.log(0.3))
+    assert stats["is_clipped_up"].tolist() == [True, False, False]
+    assert stats["is_clipped_down"].tolist() == [False, False, True]
+
+
+def test_sapo_is_u_a_near_one_and_fades_away_from_it() -> None:
+    """4 σ(τ (u − 1)) / τ has at u = 1 the value 2 / τ and the slope 1, and at u = 3 the slope 4 σ(2τ) σ(−2τ)."""
+    current = logs(0.10, 0.10, 0.30).requires_grad_()
+    behavior, advantages = logs(0.10, 0.10, 0.10), torch.tensor([1.0, -2.0, 1.0])
+    loss, _ = SAPO(tau_negative=2.0).loss(token_columns(current, behavior, advantages, proximal=behavior))
+    torch.testing.assert_close(loss[:2].detach(), torch.tensor([-2.0, 2.0]))
+    (gradient,) = torch.autograd.grad(loss.sum(), current)
+    slope = 4 / (1 + math.exp(-2)) / (1 + math.exp(2))
+    torch.testing.assert_close(gradient, torch.tensor([-1.0, 2.0, -3 * slope]))
+
+
+def test_m2po_leaves_out_the_farthest_tokens_until_the_second_moment_is_small() -> None:
+    proximal = torch.tensor([0.1, 0.5, -0.2, -1.0]) - 2
+    behavior = torch.full((4,), -2.0)  # squares .01, .25, .04, 1: means of the smallest .01, .025, .1, .325
+    tokens = token_columns(proximal.clone().requires_grad_(), behavior, torch.ones(4), proximal=proximal)
+    loss, stats = M2PO(second_moment=0.04, weight=Weight(mode="off")).loss(tokens)
+    assert stats["objective/left_out"].tolist() == [False, True, False, True]
+    assert loss.tolist() == [-1.0, 0.0, -1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [  # two trajectories with w = 4, 1 and ½, ½
+        ([{"high": 2.0}], [2.0, 1.0, 0.5, 0.5]),  # truncated importance sampling
+        ([{"low": 0.6, "high": 2.0}], [2.0, 1.0, 0.6, 0.6]),
+        ([{"low": 0.6, "high": 2.0, "mode": "mask"}], [0.0, 1.0, 0.0, 0.0]),  # IcePop
+        ([{"level": "sequence_mean", "high": 1.5}], [1.5, 1.5, 0.5, 0.5]),
+        ([{"level": "sequence_product", "low": 0.3, "high": 5.0, "mode": "mask"}], [4.0, 4.0, 0.0, 0.0]),
+        ([{"level": "sequence_product", "low": 0.3, "high": 5.0, "mode": "reject"}], [1.0, 1.0, 0.0, 0.0]),
+        ([{"criterion": "k1", "low": -1.0, "mode": "mask"}], [0.0, 1.0, 0.5, 0.5]),  # −log w: −1.39, 0, .69, .69
+        ([{"criterion": "k2", "high": 0.5, "mode": "reject"}], [0.0, 1.0, 1.0, 1.0]),  # .96, 0, .24, .24
+        ([{"criterion": "k3", "level": "sequence_mean", "high": 0.5, "mode": "mask"}], [0.0, 0.0, 0.5, 0.5]),
+        ([{"high": 2.0}, {"level": "sequence_mean", "low": 0.6, "mode": "reject"}], [2.0, 1.0, 0.0, 0.0]),
+    ],
+)
+def test_a_weight_is_of_its_level_and_capped_masked_or_rejected_by_its_criterion(
+    sections: list[dict[str, Any]], expected: list[float]
+) -> None:
+    objective = ObjectiveSection.model_validate({"kind": "decoupled_ppo", "weight": sections})
+    assert isinstance(objective, DecoupledPPO)
+    behavior, sequences = logs(0.1, 0.4, 0.4, 0.8), torch.tensor([0, 0, 1, 1])
+    proximal = logs(0.4, 0.4, 0.2, 0.4)
+    tokens = token_columns(proximal, behavior, torch.ones(4), proximal=proximal, sequences=sequences)
+    loss, stats = objective.loss(tokens)
+    torch.testing.assert_close(stats["weight"], torch.tensor(expected))
+    torch.testing.assert_close(loss, -torch.tensor(expected))
+
+
+@pytest.mark.parametrize("kind", ["decoupled_ppo", "ppo", "cispo", "sapo", "m2po"])
+def test_a_token_that_became_impossible_gives_finite_numbers(kind: str) -> None:
+    objective = ObjectiveSection.model_validate({"kind": kind})
+    assert isinstance(objective, Objective)
+    current = torch.tensor([-math.inf, -1.0]).requires_grad_()
+    loss, stats = objective.loss(token_columns(current, logs(0.3, 0.3), torch.ones(2), proximal=logs(0.2, 0.2)))
+    assert loss.isfinite().all()
+    assert torch.autograd.grad(loss.sum(), current)[0].isfinite().all()
+    assert all(value.isfinite().all() for value in stats.values())
+
+
 def test_loglinear_moves_from_behavior_to_current_with_age() -> None:
     proximal = loglinear_proximal(
         torch.tensor([-1.0, -1.0, -1.0]), torch.tensor([-2.0, -2.0, -2.0]), torch.tensor([7, 6, 4]), version=7
@@ -120,6 +197,12 @@ def test_the_weight_is_capped_masked_or_off_and_a_dual_clip_bounds_the_loss(
     ("fields", "rule"),
     [
         ({"weight": {"mode": "off", "high": 5.0}}, "nothing reads low, high"),
+        ({"weight": {"criterion": "k2", "high": 1.0}}, "a divergence has no cap"),
+        ({"weight": {"criterion": "k2", "mode": "mask"}}, "no default bounds"),
+        ({"weight": {"low": 6.0, "mode": "mask"}}, "must be less than high, which is 5"),
+        ({"weight": {"mode": "mask", "denominator": "narrowed"}, "normalizer": "sequences"}, "normalizer is sequences"),
+        ({"weight": []}, "an empty list"),
+        ({"normalizer": "constant"}, "give both or neither"),
         ({"dual_clip": 1.0}, "greater than 1"),
     ],
 )

@@ -67,3 +67,33 @@ def test_every_world_trains_to_the_losses_and_weights_of_one_process(
     if ranks == 2:  # each unit once an update, and once more for the halves of a step's gradient, however it is packed
         collectives = (LAYERS + 1) * 3 * world.STEPS
         assert counts["two"] == {"gather": collectives, "scatter": collectives}
+
+
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "ppo": {"kind": "ppo", "dual_clip": 3.0, "normalizer": "sequence_means"},
+    "gspo": {"kind": "gspo", "clip_low": 0.1, "clip_high": 0.1},
+    "cispo": {"kind": "cispo", "normalizer": "sequences"},
+    "sapo": {"kind": "sapo", "entropy_coefficient": 0.01},
+    "dr-grpo": {"normalizer": "constant", "constant": 48, "weight": {"mode": "off"}},
+    "icepop": {"weight": {"low": 0.5, "mode": "mask", "denominator": "narrowed"}},
+    "two corrections": {
+        "weight": [{"high": 2.0}, {"level": "sequence_mean", "criterion": "k3", "high": 0.5, "mode": "reject"}]
+    },
+}
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_no_objective_depends_on_ranks_packing_or_the_order_of_tokens(
+    ranks: int, model: Path, alone: Any, tmp_path: Path
+) -> None:
+    cases = []
+    for name, objective in OBJECTIVES.items():
+        train = {"ranks": ranks, "capacity": 16_384 // ranks}
+        directory = str(tmp_path / name)
+        cases.append(("train", {"model": str(model), "train": train, "directory": directory, "objective": objective}))
+    run_world(cases, ranks, tmp_path)
+    for name, objective in OBJECTIVES.items():
+        _, weights = world.trained(str(model), {}, objective)
+        found = load_file(tmp_path / name / "weights")
+        for key, weight in weights.items():
+            torch.testing.assert_close(found[key], weight, rtol=0, atol=TOLERANCE, msg=f"{name}: {key}")

@@ -17,11 +17,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from arl.config.objective_section import ObjectiveSection
 from arl.config.recipe import Train
 from arl.launch.child import exit_immediately
 from arl.models.weights import own_rows
 from arl.train import sharding, training_copy
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.objective import Objective
 from arl.train.learner import Learner
 from arl.train.optimizer import LossScale
 from arl.train.sharded_model import MOMENTS
@@ -34,13 +36,18 @@ ADAMS_STEP = 7.0
 SCALE = LossScale(1024.0, is_dynamic=True, num_good=5)
 
 
-def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricValue]], dict[str, Tensor]]:
+def trained(
+    model: str, train: dict[str, Any], objective: dict[str, Any] | None = None
+) -> tuple[list[dict[str, MetricValue]], dict[str, Tensor]]:
     """Return metrics of a few steps, and the weights after them."""
-    section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, capacity=64, halves_every=1, **train)
-    learner = Learner(model, section, DecoupledPPO())
+    section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, halves_every=1, **({"capacity": 64} | train))
+    chosen = ObjectiveSection.model_validate(objective or {})
+    assert isinstance(chosen, Objective)
+    learner = Learner(model, section, chosen)
     metrics = []
     for version in range(STEPS):
-        shards, _ = packed(batch(version, groups=8, size=4, seed=version), 2, 64, dist.get_world_size())
+        given = batch(version, groups=8, size=4, seed=version)
+        shards, _ = packed(given, 2, section.capacity, dist.get_world_size(), objective=chosen)
         metrics.append(learner.step(shards[dist.get_rank()]))
     return metrics, learner.policy.full_state(torch.float32)
 
@@ -59,11 +66,11 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def write_trained(model: str, train: dict[str, Any], directory: str) -> None:
+def write_trained(model: str, train: dict[str, Any], directory: str, objective: dict[str, Any] | None = None) -> None:
     """Write what `trained` returns, and how many collectives it took."""
     sharding.WORTH_A_COLLECTIVE = 1  # every block is a unit of its own, as in a real model
     with Counted() as counted:
-        metrics, weights = trained(model, train)
+        metrics, weights = trained(model, train, objective)
     if dist.get_rank() == 0:
         Path(directory).mkdir()
         Path(directory, "counts.json").write_text(json.dumps(counted.counts))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+LOWEST = -1e4  # of a log-probability in the loss, because 0 · −∞ is no number
+
+
 class CISPO(AroundProximal):
     """Learn from every token by REINFORCE, with a clipped importance weight (MiniMax-M1, arXiv 2506.13585)."""
 
@@ -39,5 +42,5 @@ class CISPO(AroundProximal):
         is_up = ratio > 1 + self.clip_high
         is_down = ratio < 1 - self.clip_low
         values = {"ratio": ratio, "is_clipped": is_up | is_down, "is_clipped_up": is_up, "is_clipped_down": is_down}
-        loss = -weight * clipped * tokens.advantages * tokens.current_logprobs
+        loss = -weight * clipped * tokens.advantages * tokens.current_logprobs.clamp(min=LOWEST)
         return loss, values | weight_values | self.divergences(tokens, log_ratio, log_weight)
