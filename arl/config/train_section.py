@@ -81,8 +81,8 @@ class Train(Section):
     """Packed tokens per micro-batch; must hold the longest trajectory."""
     packing: Literal["balanced", "algorithm1", "fixed"] = "balanced"
     """How micro-batches are filled. balanced: what is left of each group, spread by FLOPs over as few as possible.
-    algorithm1: single sequences, in at least `packing_count` micro-batches per minibatch and rank, by AReaL's paper (its
-    code packs otherwise). fixed: `packing_count` sequences each, in the batch's order."""
+    algorithm1: single sequences, in at least `packing_count` micro-batches per minibatch and rank: that of AReaL's
+    paper, not of its code. fixed: `packing_count` sequences each, in the batch's order."""
     packing_count: Positive = 1
     """algorithm1: fewest micro-batches (k_min). fixed: sequences per micro-batch."""
     threads: Positive | None = None
