@@ -24,7 +24,7 @@ from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.run_secrets import RunSecrets
 from arl.launch.torch_build import nccl_settings
 from arl.sync.buckets import BUCKET_BYTES
-from arl.sync.choose import kept_versions
+from arl.sync.choose import kept_versions, oldest_age
 from arl.sync.group_sender import GroupSender
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
@@ -128,6 +128,7 @@ async def open_trainer(
         kept_versions=kept_versions(recipe, lags),
         collective_seconds=deadlines.collective,
         shutdown_seconds=deadlines.shutdown,
+        oldest_age=oldest_age(recipe, lags),
         every_version=lags is not None,
         transport=transport,
         for_nodes=len(launcher.nodes) > 1,
