@@ -148,15 +148,15 @@ class ObjectiveSection(ChosenSection):
     @property
     def leaves_out_zeros(self) -> bool:
         """Return whether, with these settings, a trajectory whose advantages are all 0 has no gradient."""
-        return self.zero_advantage_is_zero_gradient and not self.entropy_coefficient and not self.penalty
+        return self.zero_advantage_is_zero_gradient and not self.entropy_coefficient and not self.active_reference
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
         """Return the columns that these settings need."""
-        return tuple(dict.fromkeys([*self.columns, *([REFERENCE] if self.penalty else [])]))
+        return tuple(dict.fromkeys([*self.columns, *([REFERENCE] if self.active_reference else [])]))
 
     @property
-    def penalty(self) -> Reference | None:
+    def active_reference(self) -> Reference | None:
         """Return the section `reference` if the loss or the reward has a term of it."""
         return self.reference if self.reference and self.reference.coefficient else None
 
@@ -172,7 +172,7 @@ class ObjectiveSection(ChosenSection):
         found = {}
         for name, declared in self.metrics.items():
             found[name] = declared if isinstance(declared, Statistic) else Statistic(name, declared)
-        return found | (REFERENCE_METRICS if self.penalty else {})
+        return found | (REFERENCE_METRICS if self.active_reference else {})
 
     def validate_settings(self) -> None:
         _validate_columns(self, self.needed_columns, COLUMNS)
@@ -181,7 +181,7 @@ class ObjectiveSection(ChosenSection):
                 f"objective.kind {self.kind!r}: it reads the column {REFERENCE!r}; say in objective.reference of which "
                 "model, with coefficient 0 if it needs no further term"
             )
-        if self.penalty and self.penalty.place == "reward" and self.scope == "sequence":
+        if self.active_reference and self.active_reference.place == "reward" and self.scope == "sequence":
             raise ValueError(
                 f"objective.reference.place reward: differs from token to token, and objective.kind {self.kind} takes "
                 "one advantage for a whole trajectory; choose place loss"

@@ -167,6 +167,11 @@ class Recipe(Section):
         return self.eval.every > 0 and not self.world_traits.one_process
 
     @property
+    def needs_sampling_versions(self) -> bool:
+        """Return whether the trainer keeps the versions that may have sampled a token."""
+        return SAMPLED in self.objective.needed_columns or self.train.ratio_parts_every > 0
+
+    @property
     def data_sections(self) -> tuple[Data, ...]:
         """Return the section `data`, or all sections of its list."""
         return (self.data, *self.mixture)
@@ -275,7 +280,7 @@ class Recipe(Section):
                 f"advantage.kind {advantage.kind} differs from token to token, and objective.kind "
                 f"{self.objective.kind} takes one advantage for a whole trajectory; choose decoupled_ppo or ppo"
             )
-        if (SAMPLED in self.objective.needed_columns or self.train.ratio_parts_every) and rollout.is_unbounded:
+        if self.needs_sampling_versions and rollout.is_unbounded:
             raise ValueError(
                 "rollout.staleness null: objective.proximal sampled and train.ratio_parts_every keep the versions that "
                 "may have sampled a token, and nothing bounds these; give a bound"

@@ -85,8 +85,6 @@ class Half(NamedTuple):
 class Learner:
     """Hold the trainer's state on one rank: the models, the optimizer, and the version v of finished steps.
 
-    `frozen` maps a column to the frozen model that computes it, beside the policy.
-
     Args:
         path: model directory to start from.
         train, objective: recipe sections.
@@ -115,7 +113,7 @@ class Learner:
         self.policy = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective
-        self.frozen: dict[str, ScoredModel] = {}
+        self.frozen: dict[str, ScoredModel] = {}  # by the column that each computes
         self._average: MovingAverage | None = None
         self._sampling: SamplingVersions | None = None
 
@@ -142,7 +140,7 @@ class Learner:
         if resumed:
             self.policy.load_optimizer(Path(path))
             self.policy.load_beside(Path(path))
-            if self._average is not None:
+            if self._average:
                 self._average.reload()
 
     def step(self, shard: Shard[MicroBatch]) -> dict[str, MetricValue]:
@@ -165,7 +163,7 @@ class Learner:
         middle = moment(device)
         stale_fresh = self._stale_fresh_cosine(shard.minibatches[0], computed[0])
         begin = moment(device)
-        if self._sampling is not None:
+        if self._sampling:
             self._sampling.keep(self.version)
         for minibatch, columns in zip(shard.minibatches, computed, strict=True):
             self._update(minibatch, columns)
@@ -173,7 +171,7 @@ class Learner:
         seconds = seconds_between(begin, moment(device))
         self._refuse_skipped(self._totals.updates)
         self.version += 1
-        if self._average is not None:
+        if self._average:
             self._average.update()
         if self.policy.loss_scale.is_dynamic:
             metrics["train/loss_scale"] = self.policy.loss_scale.value
@@ -253,12 +251,12 @@ class Learner:
             self._score(PROXIMAL, self.policy, found[1:], minibatches[1:])
         for name, model in self.frozen.items():
             self._score(name, model, found, minibatches)
-        if self._sampling is not None and (SAMPLED in self.objective.needed_columns or self._takes_apart):
+        if self._sampling and (SAMPLED in self.objective.needed_columns or self._takes_apart):
             packs = [batch for minibatch in minibatches for batch in minibatch.micro_batches]
             scored = self._sampling.score(self.version, packs)
             for own, column in zip((own for of_minibatch in found for own in of_minibatch), scored, strict=True):
                 own[SAMPLED] = column
-        penalty = self.objective.penalty
+        penalty = self.objective.active_reference
         if penalty and penalty.place == "reward":
             for of_minibatch, minibatch in zip(found, minibatches, strict=True):
                 for own, batch in zip(of_minibatch, minibatch.micro_batches, strict=True):

@@ -34,10 +34,13 @@ ADAMS_STEP = 7.0
 SCALE = LossScale(1024.0, is_dynamic=True, num_good=5)
 
 
-def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricValue]], dict[str, Tensor]]:
+def trained(
+    model: str, train: dict[str, Any], objective: dict[str, Any] | None = None
+) -> tuple[list[dict[str, MetricValue]], dict[str, Tensor]]:
     """Return metrics of a few steps, and the weights after them."""
-    section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, capacity=64, halves_every=1, **train)
-    learner = Learner(model, section, DecoupledPPO())
+    settings = {"dtype": "float32", "learning_rate": 1.5e-4, "minibatches": 2, "capacity": 64, "halves_every": 1}
+    section = Train.model_validate(settings | train)
+    learner = Learner(model, section, DecoupledPPO.model_validate(objective or {}), oldest_age=STEPS)
     metrics = []
     for version in range(STEPS):
         shards, _ = packed(batch(version, groups=8, size=4, seed=version), 2, 64, dist.get_world_size())
@@ -59,11 +62,11 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def write_trained(model: str, train: dict[str, Any], directory: str) -> None:
+def write_trained(model: str, train: dict[str, Any], directory: str, objective: dict[str, Any] | None = None) -> None:
     """Write what `trained` returns, and how many collectives it took."""
     sharding.WORTH_A_COLLECTIVE = 1  # every block is a unit of its own, as in a real model
     with Counted() as counted:
-        metrics, weights = trained(model, train)
+        metrics, weights = trained(model, train, objective)
     if dist.get_rank() == 0:
         Path(directory).mkdir()
         Path(directory, "counts.json").write_text(json.dumps(counted.counts))

@@ -6,7 +6,7 @@ loss = −w · min(u A, clip(u, 1 − ε_low, 1 + ε_high) A), with a dual clip 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -154,7 +154,7 @@ CENTERS = {"recompute": ("proximal_logprobs",), "sampled": ("sampled_logprobs",)
 class AroundProximal(Clipped):
     """Hold what objectives share that are centered on the proximal policy."""
 
-    columns = ()
+    columns: ClassVar[tuple[str, ...]] = ()
     metrics = DECOUPLED_METRICS
 
     proximal: Literal["recompute", "loglinear", "sampled"] = "recompute"

@@ -68,10 +68,10 @@ class Objective(ObjectiveSection):
         loss, values = self.loss(tokens)
         if self.entropy_coefficient:
             loss = loss - self.entropy_coefficient * tokens.entropy
-        if self.penalty:
+        if self.active_reference:
             columns = (tokens.current_logprobs, tokens.reference_logprobs, tokens.behavior_logprobs)
-            if self.penalty.place == "loss":
-                loss = loss + self.penalty.coefficient * kl_terms(self.penalty.kl, *columns)
+            if self.active_reference.place == "loss":
+                loss = loss + self.active_reference.coefficient * kl_terms(self.active_reference.kl, *columns)
             values = values | {"kl_reference": kl_terms("k3", *columns).detach()}
         return loss, values
 
