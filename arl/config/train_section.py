@@ -51,6 +51,9 @@ class Train(Section):
     halves_every: NonNegative = 0
     """Steps between measurements of `grad_cosine/stale_fresh`, two forward and backward passes of a minibatch each; 0:
     none."""
+    ratio_parts_every: NonNegative = 0
+    """Steps between measurements of the ratio's parts by age (docs/algorithms.md), a forward of the step's tokens under
+    each version that sampled one; 0: none. Checkpoints grow by η versions."""
     ranks: Positive = 1
     """FSDP2 world size."""
     min_ranks: Positive | None = None

@@ -183,6 +183,8 @@ def _numbers_of_arm(report: Report, arm: Arm) -> dict[str, Any]:
         "engine_time": speed.mean_shares(arm, speed.engine_shares),
         "means": {name: arm.mean(name) for name in names if not name.startswith("audit/")},
         "last": {name: arm.last(name) for name in names if name.startswith(("audit/", "groups/"))},
-        "by_age": {metric: token_ages.by_age(arm, metric) for metric in token_ages.DIVERGENCES},
+        "by_age": {
+            metric: token_ages.by_age(arm, metric) for metric in (*token_ages.DIVERGENCES, *token_ages.RATIO_PARTS)
+        },
         "advice": speed.advice(arm),
     }

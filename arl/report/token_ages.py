@@ -19,6 +19,15 @@ DIVERGENCES = {  # by age of the token -> the same over steps, and what it is
     "by_age/kl_behavior_proximal": ("kl/behavior_proximal", "KL(behavior‖proximal)"),
     "by_age/kl_proximal_current": ("kl/proximal_current", "KL(proximal‖current)"),
     "by_age/kl_behavior_current": ("kl/behavior_current", "KL(behavior‖current)"),
+    "by_age/kl_reference": ("kl/reference", "KL(current‖reference)"),
+}
+RATIO_PARTS = {  # with train.ratio_parts_every
+    "by_age/log_mismatch": "log(sampled / behavior): engine and trainer",
+    "by_age/log_staleness": "log(before the step / sampled): staleness",
+    "by_age/log_update": "log(current / before the step): update",
+    "by_age/k3_mismatch": "KL(behavior‖sampled): engine and trainer",
+    "by_age/k3_staleness": "KL(sampled‖before the step): staleness",
+    "by_age/k3_update": "KL(before the step‖current): update",
 }
 COLUMNS = {
     "token age": "token_age/mean",
@@ -46,6 +55,7 @@ def section(arms: Sequence[Arm]) -> ReportSection:
     for metric_by_age, (metric, title) in DIVERGENCES.items():
         figures.append(parts.metric_curves(arms, metric, f"{title} over training steps", title))
         figures.append(over_ages(arms, metric_by_age, title))
+    figures += [over_ages(arms, metric, title) for metric, title in RATIO_PARTS.items()]
     items: list[Item] = [NUMERICS, _table(arms), *figures]
     return ReportSection(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
 

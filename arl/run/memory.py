@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from arl.config.objective_section import REFERENCE, SAMPLED
 from arl.config.recipe import Recipe
 from arl.data.model_limits import ModelShape, model_config
 from arl.errors import InputError
@@ -179,7 +180,9 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     generating, cache = _engine(recipe, given, taken if on_gpus else None)
     budgets = []
     if on_gpus:
+        frozen = ITEM_BYTES[recipe.train.dtype] * (given.parameters.root + 3 * given.parameters.largest_block)
         training = rank.parts | {
+            "a frozen model's gathered weights": frozen * bool(_frozen_models(recipe)),
             "published weights": on_device,
             f"gaps in torch's memory ({GAPS:.0%})": int(GAPS * (rank.peak + on_device)),
             "trainer's CUDA context": CONTEXT,
@@ -205,10 +208,18 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         parts |= {name: size * engines for name, size in generating.items()}
         parts["published weights"] = (held.on_host + held.in_files) * version
         parts["copy for a checkpoint"] = CHECKPOINT_BYTES * total
+        parts["frozen models"] = (
+            _frozen_models(recipe) + (given.kept if recipe.needs_sampling_versions else 0)
+        ) * version
         parts["processes"] = PROCESS_ON_CPU * (1 + ranks + engines)
         when = f"with every rank at its peak, {rank.when}, beside all engines"
         budgets.append(MemoryBudget("the host", when, parts, given.host_bytes))
     return MemoryPlan(budgets, share, cache)
+
+
+def _frozen_models(recipe: Recipe) -> int:
+    """Return how many models lie beside the policy in host memory."""
+    return sum(column in recipe.objective.needed_columns for column in (REFERENCE, SAMPLED))
 
 
 def _engine(recipe: Recipe, given: MemoryInputs, share: int | None) -> tuple[dict[str, int], str]:

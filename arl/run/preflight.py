@@ -12,11 +12,12 @@ import numpy as np
 from msgspec import Struct
 
 from arl.config.imports import import_seam
+from arl.config.objective_section import REFERENCE
 from arl.config.recipe import Recipe
 from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
 from arl.data.model_limits import Limits
-from arl.data.tokenizer import HuggingFaceCodec
+from arl.data.tokenizer import HuggingFaceCodec, refuse_other_vocabulary
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import RecipeError
 from arl.files import refuse_unwritable
@@ -87,13 +88,14 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     if named is None:
         _check_directories(recipe)
     recipe = resolve_auto(recipe, named)
-    notes = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
+    notes: list[str | None] = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
     try_algorithms(recipe)
     check_trackers(recipe)
     nccl_settings(recipe)
     lags = load_lags(recipe)
     codecs = starting_codecs(recipe)
     codec = next(iter(codecs.values()))
+    notes += _check_reference(recipe, codec)
     for each in codecs.values():
         check_tools(each, recipe.rollout.tools)
     limits = starting_limits(recipe, codec)
@@ -134,6 +136,21 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         prompts=_describe(codecs, problems.training),
         notes=tuple(dict.fromkeys([*problems.notes, *said, *filter(None, notes)])),
     )
+
+
+def _check_reference(recipe: Recipe, codec: HuggingFaceCodec) -> list[str | None]:
+    """Look for the reference, if the recipe needs one that the run does not make; return a note about where it is.
+
+    Raises:
+        DataError: it is nowhere, or of another vocabulary than the policy, whose `codec` is given.
+    """
+    reference = recipe.objective.reference
+    if reference is None or not reference.is_elsewhere or REFERENCE not in recipe.objective.needed_columns:
+        return []
+    field = "objective.reference.path"
+    note = check_model_source(reference.path, field)
+    refuse_other_vocabulary(reference.path, field, codec)
+    return [note]
 
 
 def _with_memory_share(

@@ -24,7 +24,7 @@ from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.run_secrets import RunSecrets
 from arl.launch.torch_build import nccl_settings
 from arl.sync.buckets import BUCKET_BYTES
-from arl.sync.choose import kept_versions
+from arl.sync.choose import kept_versions, oldest_age
 from arl.sync.group_sender import GroupSender
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
@@ -120,7 +120,7 @@ async def open_trainer(
     init = Init(
         model_path=versions.model,
         train=recipe.train.model_copy(update={"threads": ranks[0].threads}).model_dump(mode="json"),
-        objective=recipe.objective.model_dump(mode="json"),
+        objective=recipe.objective.located(versions.base).model_dump(mode="json"),
         temperature=recipe.rollout.temperature,
         version=versions.version,
         resumed=versions.version > 0,
@@ -128,6 +128,7 @@ async def open_trainer(
         kept_versions=kept_versions(recipe, lags),
         collective_seconds=deadlines.collective,
         shutdown_seconds=deadlines.shutdown,
+        oldest_age=oldest_age(recipe, lags),
         every_version=lags is not None,
         transport=transport,
         for_nodes=len(launcher.nodes) > 1,

@@ -24,7 +24,7 @@ from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_h
 from arl.errors import DataError, InputError
 from arl.files import held_lock, replace_file, writing
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import GIT_COMMIT, LOCK, LOGS, RECIPE, SUMMARY
+from arl.metrics.run_files import BASE_MODEL, GIT_COMMIT, LOCK, LOGS, RECIPE, SUMMARY
 from arl.outputs import go_on_in
 from arl.run.checkpoint import RunState, clear_after, newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
@@ -137,6 +137,9 @@ def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay
     """
     checkpoint, state = newest_intact(directory / CHECKPOINTS, display.note)
     _refuse_other_run(recipe, plan, checkpoint, state)
+    base = directory / BASE_MODEL
+    if base.is_symlink() and not base.exists():
+        raise DataError(f"{base}: is a link to {os.readlink(base)}, which is gone, and a reference; put it back")
     is_finished = (directory / SUMMARY).exists()
     version = state.controller.version
     tokens = state.controller.tokens_trained

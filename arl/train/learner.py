@@ -22,14 +22,17 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers.utils import CONFIG_NAME
 
+from arl.config.objective_section import REFERENCE, SAMPLED
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
-from arl.models.model_files import with_dtype
+from arl.models.model_files import local_copy, with_dtype
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.algorithms.terms import PARTS_METRICS, penalized, ratio_parts
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
+from arl.train.other_versions import MovingAverage, SamplingVersions
 from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
 from arl.train.placed_batch import place_batch
 from arl.train.scored_model import ScoredModel
@@ -83,8 +86,6 @@ class Half(NamedTuple):
 class Learner:
     """Hold the trainer's state on one rank: the models, the optimizer, and the version v of finished steps.
 
-    `frozen` maps a column to the frozen model that computes it, beside the policy.
-
     Args:
         path: model directory to start from.
         train, objective: recipe sections.
@@ -92,6 +93,7 @@ class Learner:
         version: v at the start.
         resumed: `path` is a checkpoint; continue with its optimizer state.
         deadline_seconds: for every collective.
+        oldest_age: of a token, versions; read if the versions that sampled tokens are needed.
     """
 
     def __init__(
@@ -103,27 +105,44 @@ class Learner:
         version: int = 0,
         resumed: bool = False,
         deadline_seconds: float = 600.0,
+        oldest_age: int = 0,
     ) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
         if train.deterministic:
             compute_deterministically()
         self.policy = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
-        self.frozen: dict[str, ScoredModel] = {}
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective
+        self.frozen: dict[str, ScoredModel] = {}  # by the column that each computes
+        self._average: MovingAverage | None = None
+        self._sampling: SamplingVersions | None = None
+
+        def frozen_model(where: str | Path) -> ScoredModel:
+            return ScoredModel(where, train, temperature, self.policy.device, frozen=True)
+
+        if REFERENCE in objective.needed_columns:
+            assert objective.reference is not None, "the recipe has checked it"
+            decay = objective.reference.decay
+            self.frozen[REFERENCE] = frozen_model(path if decay is not None else local_copy(objective.reference.path))
+            if decay is not None:
+                self._average = MovingAverage(self.policy, self.frozen[REFERENCE], decay)
+        if SAMPLED in objective.needed_columns or train.ratio_parts_every:
+            self._sampling = SamplingVersions(self.policy, frozen_model(path), oldest_age, version)
         self.version = version
         self._schedule = schedule_of(train)
         self._updates = version * train.minibatches
         self._halves_every = train.halves_every
+        self._parts_every = train.ratio_parts_every
         self._skipped_in_a_row = 0
-        self._uses_proximal = PROXIMAL in objective.needed_columns
-        self._logged = (CURRENT, PROXIMAL) if self._uses_proximal else (CURRENT,)
-        self._measured = tuple(sorted({statistic.value for statistic in objective.statistics.values()}))
+        self._logged = (CURRENT, PROXIMAL) if PROXIMAL in objective.needed_columns else (CURRENT,)
         self._begin()
         self.flops = model_flops(str(path))
         if resumed:
             self.policy.load_optimizer(Path(path))
+            self.policy.load_beside(Path(path))
+            if self._average:
+                self._average.reload()
 
     def step(self, shard: Shard[MicroBatch]) -> dict[str, MetricValue]:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.
@@ -145,6 +164,8 @@ class Learner:
         middle = moment(device)
         stale_fresh = self._stale_fresh_cosine(shard.minibatches[0], computed[0])
         begin = moment(device)
+        if self._sampling:
+            self._sampling.keep(self.version)
         for number, (minibatch, columns) in enumerate(zip(shard.minibatches, computed, strict=True)):
             self._progress = number / len(shard.minibatches)
             self._update(minibatch, columns)
@@ -157,6 +178,8 @@ class Learner:
                 "of what engines and trainer compute; raise objective.weight.high, or lower objective.weight.low"
             )
         self.version += 1
+        if self._average:
+            self._average.update()
         if self.policy.loss_scale.is_dynamic:
             metrics["train/loss_scale"] = self.policy.loss_scale.value
         metrics["time/proximal_s"] = seconds_between(start, middle)
@@ -169,8 +192,22 @@ class Learner:
 
     def _begin(self) -> None:
         self.log = TokenLog()
-        self._totals = StepTotals(self.policy.device, self.objective)
+        statistics = self.objective.statistics | (PARTS_METRICS if self._takes_apart else {})
+        self._measured = tuple(sorted({statistic.value for statistic in statistics.values()}))
+        self._totals = StepTotals(self.policy.device, statistics)
         self._progress = 0.0  # share of the step's updates that the weights have made
+
+    def _is_due(self, every: int) -> bool:
+        return bool(every) and (self.version + 1) % every == 0
+
+    @property
+    def _takes_apart(self) -> bool:
+        """Return whether this step measures the parts of the ratio."""
+        return self._is_due(self._parts_every)
+
+    @property
+    def _uses_proximal(self) -> bool:
+        return PROXIMAL in self.objective.needed_columns or self._takes_apart
 
     def _update(self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns]) -> None:
         """Make one update: forward and backward of every micro-batch, then AdamW. Collective."""
@@ -230,6 +267,18 @@ class Learner:
             self._score(PROXIMAL, self.policy, found[1:], minibatches[1:])
         for name, model in self.frozen.items():
             self._score(name, model, found, minibatches)
+        if self._sampling and (SAMPLED in self.objective.needed_columns or self._takes_apart):
+            packs = [batch for minibatch in minibatches for batch in minibatch.micro_batches]
+            scored = self._sampling.score(self.version, packs)
+            for own, column in zip((own for of_minibatch in found for own in of_minibatch), scored, strict=True):
+                own[SAMPLED] = column
+        penalty = self.objective.active_reference
+        if penalty and penalty.place == "reward":
+            for of_minibatch, minibatch in zip(found, minibatches, strict=True):
+                for own, batch in zip(of_minibatch, minibatch.micro_batches, strict=True):
+                    given = place_batch(batch, self.policy.device).arrays
+                    behavior = given["behavior_logprobs"]
+                    own["advantages"] = penalized(given["advantages"], behavior, own[REFERENCE], penalty)
         return found
 
     def _score(
@@ -242,9 +291,7 @@ class Learner:
         """Compute the log-probabilities of a model for column `name`, (N,), of each micro-batch."""
         for of_minibatch, minibatch in zip(columns, minibatches, strict=True):
             for own, batch in zip(of_minibatch, minibatch.micro_batches, strict=True):
-                placed = place_batch(batch, self.policy.device)
-                logprobs, _ = model.score(placed)
-                own[name] = logprobs.index_select(0, placed.arrays["loss_scores"])
+                own[name] = model.score_loss_tokens(batch)
 
     def _backward(
         self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns], half: Half | None = None
@@ -274,8 +321,7 @@ class Learner:
         Returns:
             None where nobody asks for it in this step, where all tokens are in one half, or where a gradient is 0.
         """
-        every = self._halves_every
-        if not every or (self.version + 1) % every:
+        if not self._is_due(self._halves_every):
             return None
         cut = self._even_cut(first)
         if cut is None:
@@ -341,6 +387,8 @@ class Learner:
             if lengths is not None:
                 loss = loss / lengths[first:end]
             found = {**given, CURRENT: current.detach(), **per_token}
+            if self._takes_apart:
+                found |= ratio_parts(found[CURRENT], given[PROXIMAL], given[SAMPLED], given["behavior_logprobs"])
             return loss.sum() * scale, tuple(found[name] for name in kept_names)
 
         if self.objective.needs_sequences:

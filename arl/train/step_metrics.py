@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from arl.config.objective_section import ObjectiveSection, Statistic
+from arl.config.objective_section import Statistic
 from arl.data.model_limits import Flops
 from arl.launch.devices import peak_resident
 from arl.metrics.names import AGE_BUCKETS, FIRST_AGES
@@ -33,11 +33,11 @@ class StepTotals:
     """Hold sums and maxima over a step's computed loss tokens, and the results of its updates.
 
     Args:
-        objective: declares its metrics, and how each follows from what its loss returns for each token.
+        statistics: how each metric follows from what is computed of each token.
     """
 
-    def __init__(self, device: torch.device, objective: ObjectiveSection) -> None:
-        self._statistics = {**objective.statistics, ENTROPY: Statistic(ENTROPY, "mean")}
+    def __init__(self, device: torch.device, statistics: Mapping[str, Statistic]) -> None:
+        self._statistics = {**statistics, ENTROPY: Statistic(ENTROPY, "mean")}
         used = self._statistics.values()
         summed = [(s.value, False) for s in used if s.reduction != "max"]
         squared = [(s.value, True) for s in used if s.reduction == "effective_sample_size"]

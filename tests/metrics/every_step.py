@@ -14,6 +14,9 @@ ON_DEMAND = frozenset(  # of settings that are off by default, or of devices who
         "train/loss_scale",
         "hardware/mfu",
         "curriculum/skipped",
+        "kl/reference",
+        "by_age/kl_reference",
+        *(f"by_age/{kind}_{part}" for kind in ("log", "k3") for part in ("mismatch", "staleness", "update")),
     }
 )
 EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_DEMAND

@@ -45,7 +45,7 @@ def test_every_reduction_is_its_definition_however_the_step_is_cut(num_parts: in
     init_ranks(deadline_seconds=300)
     rng = random.Random(num_parts)
     tokens = [(rng.choice([0, 1, 2, 5, 40]), rng.uniform(0.1, 1000), rng.uniform(1, 3)) for _ in range(30)]
-    step = StepTotals(torch.device("cpu"), Measured())
+    step = StepTotals(torch.device("cpu"), Measured().statistics)
     for part in (*(tokens[i::num_parts] for i in range(num_parts)), []):
         ages, weights, entropies = torch.tensor(part, dtype=torch.float64).reshape(-1, 3).unbind(1)
         step.add({"weight": weights.float(), ENTROPY: entropies.float()}, ages.long())

@@ -40,10 +40,11 @@ def trained(
     model: str, train: dict[str, Any], objective: dict[str, Any] | None = None
 ) -> tuple[list[dict[str, MetricValue]], dict[str, Tensor]]:
     """Return metrics of a few steps, and the weights after them."""
-    section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, halves_every=1, **({"capacity": 64} | train))
+    settings = {"dtype": "float32", "learning_rate": 1.5e-4, "minibatches": 2, "capacity": 64, "halves_every": 1}
+    section = Train.model_validate(settings | train)
     chosen = ObjectiveSection.model_validate(objective or {})
     assert isinstance(chosen, Objective)
-    learner = Learner(model, section, chosen)
+    learner = Learner(model, section, chosen, oldest_age=STEPS)
     metrics = []
     for version in range(STEPS):
         given = batch(version, groups=8, size=4, seed=version)

@@ -52,6 +52,8 @@ from arl.types import Accuracy, Problem, StartingVersions
 FREE = ("name", "advantage.", "objective.", "train.", "eval.", "output.", "deadlines.", "rollout.max_rejected_share")
 # Fields that change the schedule.
 RULES = ("rollout.staleness", "rollout.late", "rollout.filter", "rollout.max_groups")
+# Fields that change nothing of the weights.
+ASIDE = ("name", "output.", "eval.", "deadlines.", "train.steps")
 # Fields that no replay may change, because it computes in one process with one thread.
 FIXED = ("train.ranks", "train.threads")
 
@@ -88,6 +90,12 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> "ReplayWorld":
                 f"{field} = {value!r}: the run was recorded with {in_recording!r}, and a recording cannot be changed; "
                 f"a replay may change {names}, but not {', '.join(FIXED)}"
             )
+    changes_weights = any(not field.startswith(ASIDE) for field, _, _ in changed)
+    if changes_weights and wanted.needs_sampling_versions:
+        raise RecipeError(
+            "objective.proximal sampled, or train.ratio_parts_every: a replay with other settings has other versions "
+            f"than those that sampled the tokens of {run}; choose recompute, or 0"
+        )
     recording = read_recording(run, recorded)
     steps = len(recording.step_seconds)
     if wanted.train.steps > steps:
@@ -138,7 +146,7 @@ class ReplayWorld:
         plan = context.plan
         model = context.model
         with publication_directory(recipe, model, context.directory, plan.lags, plan.transport) as publications:
-            versions = StartingVersions(str(model))
+            versions = StartingVersions(str(model), base=str(model))
             trainer = PacedTrainer(recording.step_seconds, recipe, versions, publications, plan.lags)
             engine = RecordedEngine(recording.loaded)
             models = SavedModels(context.directory / CHECKPOINTS, recipe, trainer)

@@ -5,12 +5,13 @@ w = exp(proximal − behavior)    behavior weight, constant; see arl.train.algor
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from arl.config.objective_section import Statistic
-from arl.train.algorithms.behavior_weight import MAX_LOG_RATIO, Level, Weight, Weights, divergence, weigh
+from arl.train.algorithms.behavior_weight import Level, Weight, Weights, weigh
 from arl.train.algorithms.clipping import RATIO_METRICS, drift
 from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.algorithms.terms import MAX_LOG_RATIO, divergence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,16 +32,18 @@ WEIGHT_METRICS: Mapping[str, Statistic] = {
     "behavior_weight/capped_fraction": Statistic("is_capped", "mean"),
 }
 DECOUPLED_METRICS: Mapping[str, Statistic] = {**RATIO_METRICS, **PROXIMAL_METRICS, **WEIGHT_METRICS}
+CENTERS = {"recompute": ("proximal_logprobs",), "sampled": ("sampled_logprobs",), "loglinear": ()}  # log π_prox
 
 
 class AroundProximal(Objective):
     """Hold what objectives share that are centered on the proximal policy."""
 
-    columns = ("proximal_logprobs",)
+    columns: ClassVar[tuple[str, ...]] = ()
     metrics = DECOUPLED_METRICS
 
-    proximal: Literal["recompute", "loglinear"] = "recompute"
-    """π_prox by a forward pass before the minibatches, or by A-3PO's interpolation, which needs none."""
+    proximal: Literal["recompute", "loglinear", "sampled"] = "recompute"
+    """π_prox by a forward pass before the minibatches, or by A-3PO's interpolation, which needs none; or the version
+    that sampled the token, by a forward pass of each."""
     weight: Weights = Weight()
     """One section, or a list of them, whose factors are multiplied."""
 
@@ -79,7 +82,7 @@ class AroundProximal(Objective):
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
-        return () if self.proximal == "loglinear" else self.columns
+        return (*super().needed_columns, *CENTERS[self.proximal])
 
     def center(self, tokens: TokenColumns) -> "Tensor":
         """Return log π_prox of each token, (N,), without gradient."""
@@ -91,8 +94,9 @@ class AroundProximal(Objective):
                 tokens.version,
                 tokens.progress,
             )
-        assert tokens.proximal_logprobs is not None, "the learner fills the columns that an objective needs"
-        return tokens.proximal_logprobs
+        found = tokens.sampled_logprobs if self.proximal == "sampled" else tokens.proximal_logprobs
+        assert found is not None, "the learner fills the columns that an objective needs"
+        return found
 
     def weigh(self, tokens: TokenColumns, log_weight: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
         """Compute the factor of each token's loss from log π_prox − log π_behav, (N,); see behavior_weight.weigh."""

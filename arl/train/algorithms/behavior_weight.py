@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import field_validator, model_validator
 
 from arl.config.section import Real, Section
+from arl.train.algorithms.terms import MAX_LOG_RATIO, divergence
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Level = Literal["token", "sequence_mean", "sequence_product"]
-MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8; float32's exp overflows at 88.7
 DEFAULT_HIGH = 5.0
 
 
@@ -128,20 +128,6 @@ def weigh(
 def bounded_exp(log_ratio: "Tensor") -> "Tensor":
     """Compute exp(log_ratio), with log_ratio at most MAX_LOG_RATIO."""
     return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
-
-
-def divergence(log_ratio: "Tensor", kind: Literal["k1", "k2", "k3"]) -> "Tensor":
-    """Estimate KL(p ‖ q) at each token that p sampled, from log q − log p, (N,); http://joschu.net/blog/kl-approx.html.
-
-    k3 is computed with expm1, because r − 1 loses all digits of a small log r: in float32, 43 % of the estimates at
-    |log r| = 1e-4 were negative. A log-ratio beyond ±MAX_LOG_RATIO counts as that, so that the estimate is finite.
-    """
-    bounded = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    if kind == "k1":
-        return -bounded
-    if kind == "k2":
-        return bounded.square() / 2
-    return (bounded.expm1() - bounded).clamp(min=0.0)
 
 
 def over_level(column: "Tensor", sequences: "Tensor", level: Level) -> "Tensor":

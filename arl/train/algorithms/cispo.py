@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from arl.config.section import Fraction, PositiveFloat
 from arl.train.algorithms.around_proximal import AroundProximal
-from arl.train.algorithms.clipping import bounded_ratio, check_columns
+from arl.train.algorithms.clipping import check_columns
 from arl.train.algorithms.objective import TokenColumns
+from arl.train.algorithms.terms import bounded_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor

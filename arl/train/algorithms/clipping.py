@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from arl.config.objective_section import Statistic
-from arl.train.algorithms.behavior_weight import MAX_LOG_RATIO, divergence
 from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.algorithms.terms import bounded_ratio, divergence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,16 +52,6 @@ def drift(tokens: TokenColumns) -> "dict[str, Tensor]":
     """Estimate KL(behavior ‖ current) at each token, (N,): it means the same under every objective."""
     log_ratio = tokens.current_logprobs.detach() - tokens.behavior_logprobs
     return {"kl_behavior_current": divergence(log_ratio, "k3")}
-
-
-def bounded_ratio(log_ratio: "Tensor") -> "Tensor":
-    """Compute the ratio u = exp(log_ratio), (N,), with the gradient u.
-
-    A log-ratio above MAX_LOG_RATIO counts as MAX_LOG_RATIO in the value alone, and passes the derivative on. Otherwise
-    the ratio overflows, and where a clip is chosen the backward multiplies its gradient 0 by the infinite ratio: NaN.
-    """
-    excess = (log_ratio.detach() - MAX_LOG_RATIO).clamp(min=0.0)
-    return (log_ratio - excess).exp()
 
 
 def clipped_gain(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arl.config.objective_section import ObjectiveSection
+from arl.train.algorithms.terms import kl_terms
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +69,11 @@ class Objective(ObjectiveSection):
         loss, values = self.loss(tokens)
         if self.entropy_coefficient:
             loss = loss - self.entropy_coefficient * tokens.entropy
+        if self.active_reference:
+            columns = (tokens.current_logprobs, tokens.reference_logprobs, tokens.behavior_logprobs)
+            if self.active_reference.place == "loss":
+                loss = loss + self.active_reference.coefficient * kl_terms(self.active_reference.kl, *columns)
+            values = values | {"kl_reference": kl_terms("k3", *columns).detach()}
         return loss, values
 
     @abstractmethod

@@ -30,6 +30,8 @@ WORLDS = {
     "collocated, some groups rejected": "mode=collocated rollout.filter=tests.run.virtual.test_resume:odd",
     "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
     "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
+    "an average beside it, and the versions that sampled": "objective.proximal=sampled train.ratio_parts_every=2 "
+    'objective.reference={"path":"average","decay":0.5,"coefficient":0.1}',
     "drained, until so many tokens, every version evaluated": "sync.interrupt=false train.tokens=500 eval.every=1",
     "two sources, one with a curriculum": 'data=[{"task":"running_checksum","weight":2,"options":{"size":10},'
     '"curriculum":2},{"task":"long_tail","options":{"size":10}}] reward.function=null',
