@@ -22,12 +22,13 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers.utils import CONFIG_NAME
 
-from arl.config.recipe import ObjectiveSection, Train
+from arl.config.recipe import AdvantageSection, ObjectiveSection, Train
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
 from arl.models.model_files import with_dtype
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.critic import CRITIC, Critic, RankColumns
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
 from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
@@ -36,14 +37,12 @@ from arl.train.scored_model import ScoredModel
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.sharding import compute_deterministically, init_ranks
 from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics, moment, seconds_between
+from arl.train.training_copy import TrainingState
 from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
 CURRENT = "current_logprobs"
 PROXIMAL = "proximal_logprobs"
-# Columns that ranks compute with models of their own, by name: (N,) float32 each, of a micro-batch's loss tokens. They
-# never travel, and reach the objective beside those of the batch, or in their place.
-RankColumns = dict[str, Tensor]
 
 
 class TokenLog:
@@ -91,6 +90,7 @@ class Learner:
         version: v at the start.
         resumed: `path` is a checkpoint; continue with its optimizer state.
         deadline_seconds: for every collective.
+        advantage: recipe section, if ranks compute it by train.critic.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Learner:
         version: int = 0,
         resumed: bool = False,
         deadline_seconds: float = 600.0,
+        advantage: AdvantageSection | None = None,
     ) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
@@ -117,7 +118,12 @@ class Learner:
         self._halves_every = train.halves_every
         self._skipped_in_a_row = 0
         self._uses_proximal = PROXIMAL in objective.needed_columns
-        self._logged = (CURRENT, PROXIMAL) if self._uses_proximal else (CURRENT,)
+        self._logged: tuple[str, ...] = (CURRENT, PROXIMAL) if self._uses_proximal else (CURRENT,)
+        self.critic: Critic | None = None
+        if train.critic is not None:
+            assert advantage is not None, "the recipe has checked it"
+            self.critic = Critic(Path(path), train, train.critic, advantage, self.policy.device, version, resumed)
+            self._logged += ("advantages",)
         self._measured = tuple(sorted({statistic.value for statistic in objective.statistics.values()}))
         self._begin()
         self.flops = model_flops(str(path))
@@ -157,6 +163,8 @@ class Learner:
         if stale_fresh is not None:
             metrics["grad_cosine/stale_fresh"] = stale_fresh
             metrics["time/halves_s"] = seconds_between(middle, begin)
+        if self.critic is not None:
+            metrics |= self.critic.train(shard.minibatches)
         packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
         return metrics | hardware_metrics(packs, self.flops, seconds, device, self.policy.dtype)
 
@@ -167,7 +175,8 @@ class Learner:
     def _update(self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns]) -> None:
         """Make one update: forward and backward of every micro-batch, then AdamW. Collective."""
         loss_sum = self._backward(minibatch, computed)
-        rate = self._schedule.rate(self._updates)
+        is_warming = self.critic is not None and self.version < self.critic.settings.warmup_steps
+        rate = 0.0 if is_warming else self._schedule.rate(self._updates)
         update = self.policy.update(rate, loss_sum)
         self._totals.close_update(update, rate)
         self._updates += 1
@@ -193,6 +202,17 @@ class Learner:
         """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
         return self.policy.full_state(self.policy.dtype)
 
+    def training_state(self) -> dict[str, TrainingState]:
+        """Copy this rank's share of each trained model and its optimizer, by its place in a checkpoint. Collective."""
+        critic = {} if self.critic is None else {CRITIC: self.critic.model.training_state()}
+        return {"": self.policy.training_state()} | critic
+
+    def write(self, states: Mapping[str, TrainingState], path: Path) -> None:
+        """Write this rank's `states` to `path`. Not collective; see ShardedModel.write."""
+        for place, state in states.items():
+            model = self.policy if self.critic is None or not place else self.critic.model
+            model.write(state, path / place)
+
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of every tensor in a `snapshot`, in its order."""
         return self.policy.tensors(self.policy.dtype)
@@ -214,6 +234,8 @@ class Learner:
             self._score(PROXIMAL, self.policy, found[1:], minibatches[1:])
         for name, model in self.frozen.items():
             self._score(name, model, found, minibatches)
+        if self.critic is not None:
+            self.critic.estimate(minibatches, found)
         return found
 
     def _score(
