@@ -215,6 +215,7 @@ class StartingVersions(Struct, frozen=True):
     model: str  # directory of `version`; above version 0 it is a checkpoint, with the optimizer's state
     version: int = 0
     older: dict[int, str] = {}  # version -> directory: what engines with an exact lag have yet to serve
+    base: str = ""  # directory of version 0, if a reference reads it
 
     @property
     def oldest(self) -> int:

@@ -13,10 +13,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 from pydantic import ModelWrapValidatorHandler, model_validator
 
 from arl.config.imports import check_seam, import_attribute
+from arl.config.reference_section import BASE, Reference
 from arl.config.section import NonNegativeFloat, Section, Tokens
 from arl.errors import RecipeError
 
-COLUMNS = ("proximal_logprobs",)  # what the trainer computes
+COLUMNS = ("proximal_logprobs", "reference_logprobs")  # what the trainer computes
+REFERENCE = "reference_logprobs"
 Normalizer = Literal["tokens", "sequences", "sequence_means", "constant"]
 Reduction = Literal["mean", "max", "effective_sample_size"]  # the last is (Σ x)² / (n Σ x²)
 
@@ -85,6 +87,12 @@ class Statistic(NamedTuple):
     by_age: bool = False  # one number for each of arl.metrics.names.AGE_BUCKETS; not for a maximum
 
 
+REFERENCE_METRICS = {
+    "kl/reference": Statistic("kl_reference", "mean"),
+    "by_age/kl_reference": Statistic("kl_reference", "mean", by_age=True),
+}
+
+
 class ObjectiveSection(ChosenSection):
     """Declare an objective and its settings (arl.train.algorithms.objective)."""
 
@@ -120,6 +128,7 @@ class ObjectiveSection(ChosenSection):
     entropy_coefficient: NonNegativeFloat = 0.0
     """β: β times the entropy (nats) of each loss token is subtracted from its loss. Published runs that use it take
     1e-4 to 1e-2. Above 0, groups of equal rewards are trained too."""
+    reference: Reference | None = None
 
     @model_validator(mode="after")
     def _has_its_constant(self) -> Self:
@@ -138,12 +147,23 @@ class ObjectiveSection(ChosenSection):
     @property
     def leaves_out_zeros(self) -> bool:
         """Return whether, with these settings, a trajectory whose advantages are all 0 has no gradient."""
-        return self.zero_advantage_is_zero_gradient and not self.entropy_coefficient
+        return self.zero_advantage_is_zero_gradient and not self.entropy_coefficient and not self.penalty
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
         """Return the columns that these settings need."""
-        return self.columns
+        return tuple(dict.fromkeys([*self.columns, *([REFERENCE] if self.penalty else [])]))
+
+    @property
+    def penalty(self) -> Reference | None:
+        """Return the section `reference` if the loss or the reward has a term of it."""
+        return self.reference if self.reference and self.reference.coefficient else None
+
+    def located(self, base: str) -> Self:
+        """Return the section with the directory `base`, of the run's version 0, in the place of that word."""
+        if self.reference is None or self.reference.path != BASE:
+            return self
+        return self.model_copy(update={"reference": self.reference.model_copy(update={"path": base})})
 
     @property
     def statistics(self) -> dict[str, Statistic]:
@@ -151,10 +171,20 @@ class ObjectiveSection(ChosenSection):
         found = {}
         for name, declared in self.metrics.items():
             found[name] = declared if isinstance(declared, Statistic) else Statistic(name, declared)
-        return found
+        return found | (REFERENCE_METRICS if self.penalty else {})
 
     def validate_settings(self) -> None:
         _validate_columns(self, self.needed_columns, COLUMNS)
+        if REFERENCE in self.needed_columns and self.reference is None:
+            raise ValueError(
+                f"objective.kind {self.kind!r}: it reads the column {REFERENCE!r}; say in objective.reference of which "
+                "model, with coefficient 0 if it needs no further term"
+            )
+        if self.penalty and self.penalty.place == "reward" and self.scope == "sequence":
+            raise ValueError(
+                f"objective.reference.place reward: differs from token to token, and objective.kind {self.kind} takes "
+                "one advantage for a whole trajectory; choose place loss"
+            )
         for name, statistic in self.statistics.items():
             place = f"objective.kind {self.kind!r}: metrics[{name!r}]"
             if statistic.reduction not in get_args(Reduction):

@@ -149,20 +149,21 @@ def snapshot_of(path: str, patterns: Sequence[str]) -> str:
     return str(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
 
 
-def check_model_source(path: str) -> str | None:
+def check_model_source(path: str, field: str = "model.path") -> str | None:
     """Refuse a model that is nowhere. Return a note if the hub does not give it, and the cache has it.
 
     If the hub does not answer, this process no longer asks it. A hub that answers is asked for other things.
 
     Args:
         path: directory, or Hugging Face repo id such as Qwen/Qwen2.5-0.5B-Instruct, maybe with @REVISION.
+        field: that names it.
 
     Raises:
         DataError: says which directory, which cache and which address were looked at, and what each of them said.
     """
     if os.path.isdir(path):
         if not os.path.exists(Path(path) / "config.json"):
-            raise DataError(f"model.path {path}: has no config.json; give a directory that save_pretrained has written")
+            raise DataError(f"{field} {path}: has no config.json; give a directory that save_pretrained has written")
         return None
     name, revision = split_revision(path)
     where = Path(path).absolute()
@@ -170,7 +171,7 @@ def check_model_source(path: str) -> str | None:
         beside = (found.name for found in where.parent.glob("*/"))
         download = "" if name.startswith(("/", ".")) else f"; a model of the hub: run `hf download {name}` first"
         there = _siblings(where.parent, "directories", beside)
-        raise DataError(f"model.path {path}: there is no directory {where}{there}{download}")
+        raise DataError(f"{field} {path}: there is no directory {where}{there}{download}")
     from huggingface_hub import constants, try_to_load_from_cache
 
     cached = isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
@@ -183,12 +184,12 @@ def check_model_source(path: str) -> str | None:
     if not cached:
         command = shlex.join(["hf", "download", name, *(["--revision", revision] if revision else [])])
         raise DataError(
-            f"model.path {path}: not found. No directory {where}; not in {cache}; {constants.ENDPOINT}: "
+            f"{field} {path}: not found. No directory {where}; not in {cache}; {constants.ENDPOINT}: "
             f"{answer.refusal}. Give a directory, or run `{command}` where there is a network"
         )
     if not answer.answered:
         go_offline()
-    return f"model.path {path}: {constants.ENDPOINT} {answer.refusal}, so the copy in {cache} is used"
+    return f"{field} {path}: {constants.ENDPOINT} {answer.refusal}, so the copy in {cache} is used"
 
 
 def is_local(path: str) -> bool:

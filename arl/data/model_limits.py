@@ -99,7 +99,7 @@ END_TOKENS = ("generation_config.json", "config.json")  # the first that a model
 
 
 @contextlib.contextmanager
-def reading_model(path: str | Path, what: str) -> Iterator[None]:
+def reading_model(path: str | Path, what: str, field: str = "model.path") -> Iterator[None]:
     """Turn what libraries raise when the files of a model are missing or damaged into a DataError.
 
     Nothing else is called inside. tokenizers raises Exception itself, and transformers whatever its code runs into when
@@ -107,6 +107,7 @@ def reading_model(path: str | Path, what: str) -> Iterator[None]:
 
     Args:
         what: is loaded.
+        field: that names the model.
 
     Raises:
         DataError: it cannot be loaded.
@@ -117,7 +118,7 @@ def reading_model(path: str | Path, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         why = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
-        raise DataError(f"model.path {path}: no {what} can be loaded from there ({why})") from error
+        raise DataError(f"{field} {path}: no {what} can be loaded from there ({why})") from error
 
 
 def end_token_ids(path: str | Path) -> dict[int, str]:

@@ -64,6 +64,11 @@ class HuggingFaceCodec:
         # An end token that is a word or a line end is text as well.
         self._left_out = (framing | {tokenizer.pad_token_id}) & self._control_tokens.keys()
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Return the id of each token."""
+        return dict(self._tokenizer.get_vocab())
+
     def with_format(self, prompts: PromptFormat | Data) -> "HuggingFaceCodec":
         """Return a codec of the same tokenizer that makes prompts of another format, such as a suite's."""
         return HuggingFaceCodec(self._tokenizer, prompts)
@@ -151,10 +156,39 @@ def load_codec(path: str, prompts: PromptFormat | Data = PLAIN) -> HuggingFaceCo
     Raises:
         DataError: none can be loaded from there, or it cannot make prompts of this format.
     """
-    with reading_model(path, "tokenizer"):
+    return HuggingFaceCodec(_load(path), prompts)
+
+
+def _load(path: str, field: str = "model.path") -> PreTrainedTokenizerBase:
+    with reading_model(path, "tokenizer", field):
         directory = description_of(path)
-        tokenizer = _tokenizer_class(directory).from_pretrained(directory, trust_remote_code=False)
-    return HuggingFaceCodec(tokenizer, prompts)
+        tokenizer: PreTrainedTokenizerBase = _tokenizer_class(directory).from_pretrained(
+            directory, trust_remote_code=False
+        )
+    return tokenizer
+
+
+def refuse_other_vocabulary(path: str, field: str, codec: HuggingFaceCodec) -> None:
+    """Compare the token ids of another model with the policy's: a token must mean the same to both.
+
+    Args:
+        path, field: of the other model.
+        codec: the policy's.
+
+    Raises:
+        DataError: they differ; says where first, by id.
+    """
+    own = codec.vocabulary
+    other = _load(path, field).get_vocab()
+    if own == other:
+        return
+    ids = {token: (own.get(token), other.get(token)) for token in own.keys() | other.keys()}
+    differing = sorted((pair[0] or pair[1] or 0, token, pair) for token, pair in ids.items() if pair[0] != pair[1])
+    _, token, (here, there) = differing[0]
+    raise DataError(
+        f"{field} {path}: its vocabulary is not the policy's; {len(differing)} of {len(ids)} tokens have another id, "
+        f"the first is {token!r}, {here} in the policy and {there} there; choose a model of the same family"
+    )
 
 
 def _tokenizer_class(directory: str) -> Any:

@@ -121,6 +121,7 @@ METRICS = {  # name -> formula [unit]
     "kl/behavior_proximal": "mean of w − 1 − log w over computed loss tokens: KL(π_behav ‖ π_prox) [nats]",
     "kl/proximal_current": "mean of u − 1 − log u over computed loss tokens: KL(π_prox ‖ π_θ) [nats]",
     "kl/behavior_current": "mean of r − 1 − log r over computed loss tokens, r = π_θ/π_behav: KL(π_behav ‖ π_θ) [nats]",
+    "kl/reference": "mean of k3 over computed loss tokens: KL(π_θ ‖ π_ref), with objective.reference [nats]",
     # ---- the same for the computed loss tokens of each age v − policy_version: one number for each of AGE_BUCKETS
     "by_age/tokens": "computed loss tokens [tokens]",
     "by_age/ratio": "mean of u",
@@ -131,6 +132,7 @@ METRICS = {  # name -> formula [unit]
     "by_age/kl_behavior_proximal": "mean of w − 1 − log w [nats]",
     "by_age/kl_proximal_current": "mean of u − 1 − log u [nats]",
     "by_age/kl_behavior_current": "mean of r − 1 − log r, r = π_θ/π_behav [nats]",
+    "by_age/kl_reference": "mean of k3: KL(π_θ ‖ π_ref) [nats]",
     # ---- updates
     "entropy": "mean entropy of π_θ at computed loss tokens [nats]",
     "grad_norm": "mean over minibatches of the gradient norm before clipping",

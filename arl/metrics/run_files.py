@@ -21,6 +21,7 @@ ENV_LOG = f"{LOGS}/env.log"  # what envs and filters raised; made when something
 RECIPE = "recipe.yaml"
 GIT_COMMIT = "# git commit "  # begins its first line, where the run was started in a repository
 LOCK = "run.lock"
+BASE_MODEL = "base"  # a link to version 0, if the run reads it again
 SUMMARY = "summary.json"
 SWEEP_MANIFEST = "sweep.json"  # in the directory of a sweep, whose runs are at <arm>/<run>
 

@@ -12,11 +12,12 @@ import numpy as np
 from msgspec import Struct
 
 from arl.config.imports import import_seam
+from arl.config.objective_section import REFERENCE
 from arl.config.recipe import Recipe
 from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
 from arl.data.model_limits import Limits
-from arl.data.tokenizer import HuggingFaceCodec
+from arl.data.tokenizer import HuggingFaceCodec, refuse_other_vocabulary
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import RecipeError
 from arl.files import refuse_unwritable
@@ -87,13 +88,14 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     if named is None:
         _check_directories(recipe)
     recipe = resolve_auto(recipe, named)
-    notes = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
+    notes: list[str | None] = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
     try_algorithms(recipe)
     check_trackers(recipe)
     nccl_settings(recipe)
     lags = load_lags(recipe)
     codecs = starting_codecs(recipe)
     codec = next(iter(codecs.values()))
+    notes += _check_other_models(recipe, codec)
     for each in codecs.values():
         check_tools(each, recipe.rollout.tools)
     limits = starting_limits(recipe, codec)
@@ -134,6 +136,25 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         prompts=_describe(codecs, problems.training),
         notes=tuple(dict.fromkeys([*problems.notes, *said, *filter(None, notes)])),
     )
+
+
+def _check_other_models(recipe: Recipe, codec: HuggingFaceCodec) -> list[str | None]:
+    """Look for the models that the trainer reads beside the policy; return a note about where each is.
+
+    Raises:
+        DataError: it is nowhere, or of another vocabulary than the policy, whose `codec` is given.
+    """
+    others = {}
+    reference = recipe.objective.reference
+    if reference is not None and reference.is_elsewhere and REFERENCE in recipe.objective.needed_columns:
+        others["objective.reference.path"] = reference.path
+    critic = recipe.train.critic
+    if critic is not None and critic.path is not None:
+        others["train.critic.path"] = critic.path
+    notes = [check_model_source(path, field) for field, path in others.items()]
+    for field, path in others.items():
+        refuse_other_vocabulary(path, field, codec)
+    return notes
 
 
 def _with_memory_share(

@@ -120,7 +120,7 @@ async def open_trainer(
     init = Init(
         model_path=versions.model,
         train=recipe.train.model_copy(update={"threads": ranks[0].threads}).model_dump(mode="json"),
-        objective=recipe.objective.model_dump(mode="json"),
+        objective=recipe.objective.located(versions.base).model_dump(mode="json"),
         advantage=recipe.advantage.model_dump(mode="json") if recipe.advantage.columns else {},
         temperature=recipe.rollout.temperature,
         version=versions.version,

@@ -31,7 +31,7 @@ from arl.launch.base import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import number
 from arl.metrics.recorder import Meters, Recorder
-from arl.metrics.run_files import LOGS, SUMMARY
+from arl.metrics.run_files import BASE_MODEL, LOGS, SUMMARY
 from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary, mean_idle, weights_sha256
 from arl.metrics.trackers import make_trackers
@@ -102,7 +102,10 @@ def _make_starting_model(context: RunContext) -> Path:
         async with make_launcher(context.recipe, context.directory / LOGS) as launcher, explain_deaths(launcher):
             return await starting_model(context.recipe, context.directory, launcher, context.display)
 
-    return _on_clock(context, "making the starting model", make)
+    model = _on_clock(context, "making the starting model", make)
+    if context.recipe.objective.reference is not None:
+        (context.directory / BASE_MODEL).symlink_to(model.absolute())  # a resumed run reads it, too
+    return model
 
 
 def _on_clock(context: RunContext, stage: str, work: Work[T], is_virtual: bool = False, start: float = 0.0) -> T:

@@ -28,6 +28,7 @@ from arl.engine.base import Engine
 from arl.errors import UserCodeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
+from arl.metrics.run_files import BASE_MODEL
 from arl.metrics.run_status import ProcessStatus
 from arl.rollout.base import Checkpoints, DeviceLease, Drain, Segment
 from arl.rollout.env_watch import EnvWatch
@@ -75,7 +76,9 @@ class RunContext:
     def versions(self) -> StartingVersions:
         """Return the versions that trainer and engines begin with, under paths that any process finds."""
         older = {} if self.state is None else older_versions(self.model.absolute(), self.state)
-        return StartingVersions(str(self.model.absolute()), self.version, older)
+        return StartingVersions(
+            str(self.model.absolute()), self.version, older, str(self.directory.absolute() / BASE_MODEL)
+        )
 
     @property
     def is_done(self) -> bool:

@@ -41,6 +41,12 @@ ADVANTAGES = "advantages"  # as the batch brings them: each token's reward
 RankColumns = dict[str, Tensor]
 
 
+def give_value_head(model: PreTrainedModel) -> None:
+    """Let a model of the meta device have one output, (1, D) in place of its head."""
+    model.config.tie_word_embeddings = False
+    model.lm_head = torch.nn.Linear(model.config.hidden_size, 1, bias=False, device="meta")
+
+
 class ValueModel(ShardedModel):
     """Compute a value of each loss token. Its directory is a causal language model's, or one that it has written."""
 
@@ -51,8 +57,7 @@ class ValueModel(ShardedModel):
         is_new = stored is None or stored.shape[0] != 1
         if is_new:
             check_weights(model, path)
-        model.config.tie_word_embeddings = False
-        model.lm_head = torch.nn.Linear(model.config.hidden_size, 1, bias=False, device="meta")
+        give_value_head(model)
         if not is_new:
             check_weights(model, path)
         return model, (HEAD,) if is_new else ()

@@ -53,7 +53,7 @@ class InProcessTrainer:
         self._learner = Learner(
             Path(versions.model),
             recipe.train.model_copy(update={"threads": 1}),
-            recipe.objective,
+            recipe.objective.located(versions.base),
             temperature=recipe.rollout.temperature,
             version=version,
             resumed=version > 0,

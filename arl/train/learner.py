@@ -22,12 +22,14 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers.utils import CONFIG_NAME
 
+from arl.config.objective_section import REFERENCE
 from arl.config.recipe import AdvantageSection, ObjectiveSection, Train
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
-from arl.models.model_files import with_dtype
+from arl.models.model_files import local_copy, with_dtype
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.algorithms.terms import penalized
 from arl.train.critic import CRITIC, Critic, RankColumns
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
@@ -109,9 +111,13 @@ class Learner:
         if train.deterministic:
             compute_deterministically()
         self.policy = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
-        self.frozen: dict[str, ScoredModel] = {}
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective
+        self.frozen: dict[str, ScoredModel] = {}
+        if REFERENCE in objective.needed_columns:
+            assert objective.reference is not None, "the recipe has checked it"
+            where = local_copy(objective.reference.path)
+            self.frozen[REFERENCE] = ScoredModel(where, train, temperature, self.policy.device, frozen=True)
         self.version = version
         self._schedule = schedule_of(train)
         self._updates = version * train.minibatches
@@ -230,12 +236,19 @@ class Learner:
     def _rank_columns(self, minibatches: Sequence[Minibatch[MicroBatch]]) -> list[list[RankColumns]]:
         """Compute the columns that come from models of the ranks: for each micro-batch of each minibatch."""
         found: list[list[RankColumns]] = [[{} for _ in range(len(m.micro_batches))] for m in minibatches]
-        if self._uses_proximal:  # the first minibatch meets the weights from before the step anyway
-            self._score(PROXIMAL, self.policy, found[1:], minibatches[1:])
         for name, model in self.frozen.items():
             self._score(name, model, found, minibatches)
+        penalty = self.objective.penalty
+        if penalty and penalty.place == "reward":
+            for of_minibatch, minibatch in zip(found, minibatches, strict=True):
+                for own, batch in zip(of_minibatch, minibatch.micro_batches, strict=True):
+                    given = place_batch(batch, self.policy.device).arrays
+                    behavior = given["behavior_logprobs"]
+                    own["advantages"] = penalized(given["advantages"], behavior, own[REFERENCE], penalty)
         if self.critic is not None:
             self.critic.estimate(minibatches, found)
+        if self._uses_proximal:  # the first minibatch meets the weights from before the step anyway
+            self._score(PROXIMAL, self.policy, found[1:], minibatches[1:])
         return found
 
     def _score(

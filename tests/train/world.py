@@ -21,7 +21,9 @@ from arl.config.recipe import Train
 from arl.launch.child import exit_immediately
 from arl.models.weights import own_rows
 from arl.train import sharding, training_copy
+from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.gae import GAE
 from arl.train.learner import Learner
 from arl.train.optimizer import LossScale
 from arl.train.sharded_model import MOMENTS
@@ -37,12 +39,17 @@ SCALE = LossScale(1024.0, is_dynamic=True, num_good=5)
 def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricValue]], dict[str, Tensor]]:
     """Return metrics of a few steps, and the weights after them."""
     section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, capacity=64, halves_every=1, **train)
-    learner = Learner(model, section, DecoupledPPO())
+    has_critic = section.critic is not None
+    advantage = GAE(discount=0.99, lam=0.9) if has_critic else GRPO()
+    learner = Learner(model, section, DecoupledPPO(), advantage=advantage)
     metrics = []
     for version in range(STEPS):
-        shards, _ = packed(batch(version, groups=8, size=4, seed=version), 2, 64, dist.get_world_size())
+        shards, _ = packed(
+            batch(version, groups=8, size=4, seed=version), 2, 64, dist.get_world_size(), advantage=advantage
+        )
         metrics.append(learner.step(shards[dist.get_rank()]))
-    return metrics, learner.policy.full_state(torch.float32)
+    critic = {} if learner.critic is None else learner.critic.model.full_state(torch.float32)
+    return metrics, learner.policy.full_state(torch.float32) | {f"critic.{name}": w for name, w in critic.items()}
 
 
 class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -138,7 +138,7 @@ class ReplayWorld:
         plan = context.plan
         model = context.model
         with publication_directory(recipe, model, context.directory, plan.lags, plan.transport) as publications:
-            versions = StartingVersions(str(model))
+            versions = StartingVersions(str(model), base=str(model))
             trainer = PacedTrainer(recording.step_seconds, recipe, versions, publications, plan.lags)
             engine = RecordedEngine(recording.loaded)
             models = SavedModels(context.directory / CHECKPOINTS, recipe, trainer)

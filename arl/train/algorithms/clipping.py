@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from arl.config.objective_section import Statistic
 from arl.config.section import PositiveFloat
 from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.algorithms.terms import MOST_LOG_RATIO
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +52,6 @@ WEIGHT_METRICS: Mapping[str, Statistic] = {
     "behavior_weight/capped_fraction": Statistic("is_capped", "mean"),
 }
 DECOUPLED_METRICS: Mapping[str, Statistic] = {**RATIO_METRICS, **PROXIMAL_METRICS, **WEIGHT_METRICS}
-MOST_LOG_RATIO = 20.0  # exp(20) = 4.9e8; float32's exp overflows at 88.7
 
 
 class Clipped(Objective):
@@ -148,12 +148,13 @@ def check_columns(tokens: TokenColumns, center: "Tensor") -> None:
 
 
 DEFAULT_CAP = 5.0
+CENTERS = {"recompute": ("proximal_logprobs",), "loglinear": ()}  # the column that holds log π_prox, if one does
 
 
 class AroundProximal(Clipped):
     """Hold what objectives share that are centered on the proximal policy."""
 
-    columns = ("proximal_logprobs",)
+    columns = ()
     metrics = DECOUPLED_METRICS
 
     proximal: Literal["recompute", "loglinear"] = "recompute"
@@ -188,7 +189,7 @@ class AroundProximal(Clipped):
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
-        return () if self.proximal == "loglinear" else self.columns
+        return (*super().needed_columns, *CENTERS[self.proximal])
 
     def center(self, tokens: TokenColumns) -> "Tensor":
         """Return log π_prox of each token, (N,), without gradient."""

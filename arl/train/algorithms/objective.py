@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arl.config.objective_section import ObjectiveSection
+from arl.train.algorithms.terms import kl_terms
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,6 +68,11 @@ class Objective(ObjectiveSection):
         loss, values = self.loss(tokens)
         if self.entropy_coefficient:
             loss = loss - self.entropy_coefficient * tokens.entropy
+        if self.penalty:
+            columns = (tokens.current_logprobs, tokens.reference_logprobs, tokens.behavior_logprobs)
+            if self.penalty.place == "loss":
+                loss = loss + self.penalty.coefficient * kl_terms(self.penalty.kl, *columns)
+            values = values | {"kl_reference": kl_terms("k3", *columns).detach()}
         return loss, values
 
     @abstractmethod
