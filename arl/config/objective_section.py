@@ -17,7 +17,8 @@ from arl.config.reference_section import BASE, Reference
 from arl.config.section import NonNegativeFloat, Section, Tokens
 from arl.errors import RecipeError
 
-COLUMNS = ("proximal_logprobs", "reference_logprobs")  # what the trainer computes
+COLUMNS = ("proximal_logprobs", "sampled_logprobs", "reference_logprobs")  # what the trainer computes
+SAMPLED = "sampled_logprobs"
 REFERENCE = "reference_logprobs"
 Normalizer = Literal["tokens", "sequences", "sequence_means", "constant"]
 Reduction = Literal["mean", "max", "effective_sample_size"]  # the last is (Σ x)² / (n Σ x²)

@@ -18,6 +18,7 @@ from arl.config.cluster_section import Cluster as Cluster
 from arl.config.data_section import Data as Data
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
+from arl.config.objective_section import SAMPLED
 from arl.config.objective_section import AdvantageSection as AdvantageSection
 from arl.config.objective_section import ObjectiveSection as ObjectiveSection
 from arl.config.rollout_section import LagFile as LagFile
@@ -280,6 +281,11 @@ class Recipe(Section):
             raise ValueError(
                 f"advantage.kind {advantage.kind} differs from token to token, and objective.kind "
                 f"{self.objective.kind} takes one advantage for a whole trajectory; choose decoupled_ppo or ppo"
+            )
+        if (SAMPLED in self.objective.needed_columns or self.train.ratio_parts_every) and rollout.is_unbounded:
+            raise ValueError(
+                "rollout.staleness null: objective.proximal sampled and train.ratio_parts_every keep the versions that "
+                "may have sampled a token, and nothing bounds these; give a bound"
             )
         overlong = self.reward.overlong
         if overlong is not None and overlong.buffer >= rollout.max_new_tokens:

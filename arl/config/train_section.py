@@ -68,6 +68,9 @@ class Train(Section):
     none."""
     critic: CriticSection | None = None
     """Needed by `advantage: gae`, and by it alone."""
+    ratio_parts_every: NonNegative = 0
+    """Steps between measurements of the ratio's parts by age (docs/algorithms.md), a forward of the step's tokens under
+    each version that sampled one; 0: none. Checkpoints grow by η versions."""
     ranks: Positive = 1
     """FSDP2 world size."""
     min_ranks: Positive | None = None

@@ -133,6 +133,13 @@ METRICS = {  # name -> formula [unit]
     "by_age/kl_proximal_current": "mean of u − 1 − log u [nats]",
     "by_age/kl_behavior_current": "mean of r − 1 − log r, r = π_θ/π_behav [nats]",
     "by_age/kl_reference": "mean of k3: KL(π_θ ‖ π_ref) [nats]",
+    # of current/behavior = mismatch (of engine and trainer) · staleness · update: see train.ratio_parts_every
+    "by_age/log_mismatch": "mean of log π_sampled − log π_behav, π_sampled the version that sampled the token [nats]",
+    "by_age/log_staleness": "mean of log π_v − log π_sampled [nats]",
+    "by_age/log_update": "mean of log π_θ − log π_v [nats]",
+    "by_age/k3_mismatch": "mean of r − 1 − log r, r = π_sampled/π_behav [nats]",
+    "by_age/k3_staleness": "mean of r − 1 − log r, r = π_v/π_sampled [nats]",
+    "by_age/k3_update": "mean of r − 1 − log r, r = π_θ/π_v [nats]",
     # ---- updates
     "entropy": "mean entropy of π_θ at computed loss tokens [nats]",
     "grad_norm": "mean over minibatches of the gradient norm before clipping",

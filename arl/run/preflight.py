@@ -95,7 +95,6 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     lags = load_lags(recipe)
     codecs = starting_codecs(recipe)
     codec = next(iter(codecs.values()))
-    notes += _check_other_models(recipe, codec)
     for each in codecs.values():
         check_tools(each, recipe.rollout.tools)
     limits = starting_limits(recipe, codec)
@@ -105,7 +104,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     held_out = [suite.shortened() for suite in held_out_suites(recipe, problems.held_out)]
     opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
     measured = [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
-    notes += _check_suites([*held_out, *measured], recipe, codec, limits)
+    notes += _check_other_models(recipe, codec) + _check_suites([*held_out, *measured], recipe, codec, limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:

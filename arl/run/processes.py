@@ -24,7 +24,7 @@ from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.run_secrets import RunSecrets
 from arl.launch.torch_build import nccl_settings
 from arl.sync.buckets import BUCKET_BYTES
-from arl.sync.choose import kept_versions
+from arl.sync.choose import kept_versions, oldest_age
 from arl.sync.group_sender import GroupSender
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
@@ -129,6 +129,7 @@ async def open_trainer(
         kept_versions=kept_versions(recipe, lags),
         collective_seconds=deadlines.collective,
         shutdown_seconds=deadlines.shutdown,
+        oldest_age=oldest_age(recipe, lags),
         every_version=lags is not None,
         transport=transport,
         for_nodes=len(launcher.nodes) > 1,
@@ -138,15 +139,10 @@ async def open_trainer(
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         takes_turns=ranks[0].takes_turns,
     )
+    host = launcher.nodes[0].address
+    records = recipe.output.trajectories
     client = TrainerClient(
-        init,
-        recipe.advantage,
-        len(ranks),
-        trust,
-        deadlines,
-        host=launcher.nodes[0].address,
-        published=versions.older,
-        records=recipe.output.trajectories,
+        init, recipe.advantage, len(ranks), trust, deadlines, host=host, published=versions.older, records=records
     )
     async with client as trainer, asyncio.TaskGroup() as tasks:
         await start_ranks(trainer, ranks, launcher, rank_environment(recipe, transport))

@@ -120,6 +120,11 @@ def kept_versions(recipe: Recipe, lags: np.ndarray | None) -> int:
     return ahead + 2
 
 
+def oldest_age(recipe: Recipe, lags: np.ndarray | None) -> int:
+    """Return η, or the largest of the recipe's exact lags."""
+    return recipe.rollout.max_age if lags is None else int(lags.max())
+
+
 class HeldVersions(NamedTuple):
     """Count the published versions in each kind of memory; each takes `published_bytes`."""
 

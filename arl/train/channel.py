@@ -70,6 +70,7 @@ class Init(_Message, frozen=True):
     kept_versions: int  # published versions that are not discarded
     collective_seconds: float  # deadline of every collective, and of a wait for the memory of older versions
     shutdown_seconds: float  # deadline of what is still being published when Stop arrives
+    oldest_age: int = 0  # of a token, versions
     every_version: bool = False  # publish each version, rather than the newest
     transport: Transport = "file"
     for_nodes: bool = False  # engines on other nodes read what is published as files

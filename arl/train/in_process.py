@@ -14,7 +14,7 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import model_flops
 from arl.metrics.names import MEASURED
 from arl.models.load import DTYPES
-from arl.sync.choose import kept_versions
+from arl.sync.choose import kept_versions, oldest_age
 from arl.sync.targets import FileTarget, MemoryTarget
 from arl.sync.virtual_publisher import VirtualPublisher
 from arl.train.learner import Learner
@@ -58,6 +58,7 @@ class InProcessTrainer:
             version=version,
             resumed=version > 0,
             advantage=recipe.advantage,
+            oldest_age=oldest_age(recipe, lags),
         )
         assert self._learner.policy.device.type == "cpu", "the virtual world computes on the CPU"
         target = FileTarget if recipe.sync.transport == "file" else MemoryTarget

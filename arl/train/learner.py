@@ -22,50 +22,30 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers.utils import CONFIG_NAME
 
-from arl.config.objective_section import REFERENCE
+from arl.config.objective_section import REFERENCE, SAMPLED
 from arl.config.recipe import AdvantageSection, ObjectiveSection, Train
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
 from arl.models.model_files import local_copy, with_dtype
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
-from arl.train.algorithms.terms import penalized
+from arl.train.algorithms.terms import PARTS_METRICS, penalized, ratio_parts
 from arl.train.critic import CRITIC, Critic, RankColumns
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
-from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
+from arl.train.other_versions import MovingAverage, SamplingVersions
+from arl.train.packing import PLACES, Minibatch, Shard
 from arl.train.placed_batch import place_batch
 from arl.train.scored_model import ScoredModel
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.sharding import compute_deterministically, init_ranks
-from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics, moment, seconds_between
+from arl.train.step_metrics import ENTROPY, StepTotals, TokenLog, hardware_metrics, moment, seconds_between
 from arl.train.training_copy import TrainingState
 from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
 CURRENT = "current_logprobs"
 PROXIMAL = "proximal_logprobs"
-
-
-class TokenLog:
-    """Collect what one rank computes in a step of the loss tokens whose places are known."""
-
-    def __init__(self) -> None:
-        self._places: list[np.ndarray] = []
-        self._columns: dict[str, list[Tensor]] = {}
-
-    def add(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """Add columns of a micro-batch's loss tokens, (N,) each without gradient."""
-        self._places.append(places)
-        for name, column in columns.items():
-            self._columns.setdefault(name, []).append(column)
-
-    def logprobs(self) -> TokenLogprobs | None:
-        """Return what was collected, on the CPU; None if that is nothing. Waits for the device."""
-        if not self._places:
-            return None
-        columns = {name: torch.cat(parts).to("cpu", torch.float32).numpy() for name, parts in self._columns.items()}
-        return TokenLogprobs(np.concatenate(self._places), columns)
 
 
 class Half(NamedTuple):
@@ -93,6 +73,7 @@ class Learner:
         resumed: `path` is a checkpoint; continue with its optimizer state.
         deadline_seconds: for every collective.
         advantage: recipe section, if ranks compute it by train.critic.
+        oldest_age: of a token, versions; read if the versions that sampled tokens are needed.
     """
 
     def __init__(
@@ -105,6 +86,7 @@ class Learner:
         resumed: bool = False,
         deadline_seconds: float = 600.0,
         advantage: AdvantageSection | None = None,
+        oldest_age: int = 0,
     ) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
@@ -114,27 +96,39 @@ class Learner:
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective
         self.frozen: dict[str, ScoredModel] = {}
+        self._average: MovingAverage | None = None
+        self._sampling: SamplingVersions | None = None
+
+        def frozen_model(where: str | Path) -> ScoredModel:
+            return ScoredModel(where, train, temperature, self.policy.device, frozen=True)
+
         if REFERENCE in objective.needed_columns:
             assert objective.reference is not None, "the recipe has checked it"
-            where = local_copy(objective.reference.path)
-            self.frozen[REFERENCE] = ScoredModel(where, train, temperature, self.policy.device, frozen=True)
+            decay = objective.reference.decay
+            self.frozen[REFERENCE] = frozen_model(path if decay is not None else local_copy(objective.reference.path))
+            if decay is not None:
+                self._average = MovingAverage(self.policy, self.frozen[REFERENCE], decay)
+        if SAMPLED in objective.needed_columns or train.ratio_parts_every:
+            self._sampling = SamplingVersions(self.policy, frozen_model(path), oldest_age, version)
         self.version = version
         self._schedule = schedule_of(train)
         self._updates = version * train.minibatches
         self._halves_every = train.halves_every
+        self._parts_every = train.ratio_parts_every
         self._skipped_in_a_row = 0
-        self._uses_proximal = PROXIMAL in objective.needed_columns
-        self._logged: tuple[str, ...] = (CURRENT, PROXIMAL) if self._uses_proximal else (CURRENT,)
+        self._logged: tuple[str, ...] = (CURRENT, PROXIMAL) if PROXIMAL in objective.needed_columns else (CURRENT,)
         self.critic: Critic | None = None
         if train.critic is not None:
             assert advantage is not None, "the recipe has checked it"
             self.critic = Critic(Path(path), train, train.critic, advantage, self.policy.device, version, resumed)
             self._logged += ("advantages",)
-        self._measured = tuple(sorted({statistic.value for statistic in objective.statistics.values()}))
         self._begin()
         self.flops = model_flops(str(path))
         if resumed:
             self.policy.load_optimizer(Path(path))
+            self.policy.load_beside(Path(path))
+            if self._average is not None:
+                self._average.reload()
 
     def step(self, shard: Shard[MicroBatch]) -> dict[str, MetricValue]:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.
@@ -156,12 +150,16 @@ class Learner:
         middle = moment(device)
         stale_fresh = self._stale_fresh_cosine(shard.minibatches[0], computed[0])
         begin = moment(device)
+        if self._sampling is not None:
+            self._sampling.keep(self.version)
         for minibatch, columns in zip(shard.minibatches, computed, strict=True):
             self._update(minibatch, columns)
         metrics = self._totals.metrics()
         seconds = seconds_between(begin, moment(device))
         self._refuse_skipped(self._totals.updates)
         self.version += 1
+        if self._average is not None:
+            self._average.update()
         if self.policy.loss_scale.is_dynamic:
             metrics["train/loss_scale"] = self.policy.loss_scale.value
         metrics["time/proximal_s"] = seconds_between(start, middle)
@@ -176,7 +174,21 @@ class Learner:
 
     def _begin(self) -> None:
         self.log = TokenLog()
-        self._totals = StepTotals(self.policy.device, self.objective)
+        statistics = self.objective.statistics | (PARTS_METRICS if self._takes_apart else {})
+        self._measured = tuple(sorted({statistic.value for statistic in statistics.values()}))
+        self._totals = StepTotals(self.policy.device, statistics)
+
+    def _is_due(self, every: int) -> bool:
+        return bool(every) and (self.version + 1) % every == 0
+
+    @property
+    def _takes_apart(self) -> bool:
+        """Return whether this step measures the parts of the ratio."""
+        return self._is_due(self._parts_every)
+
+    @property
+    def _uses_proximal(self) -> bool:
+        return PROXIMAL in self.objective.needed_columns or self._takes_apart
 
     def _update(self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns]) -> None:
         """Make one update: forward and backward of every micro-batch, then AdamW. Collective."""
@@ -238,6 +250,11 @@ class Learner:
         found: list[list[RankColumns]] = [[{} for _ in range(len(m.micro_batches))] for m in minibatches]
         for name, model in self.frozen.items():
             self._score(name, model, found, minibatches)
+        if self._sampling is not None and (SAMPLED in self.objective.needed_columns or self._takes_apart):
+            packs = [batch for minibatch in minibatches for batch in minibatch.micro_batches]
+            scored = self._sampling.score(self.version, packs)
+            for own, column in zip((own for of_minibatch in found for own in of_minibatch), scored, strict=True):
+                own[SAMPLED] = column
         penalty = self.objective.penalty
         if penalty and penalty.place == "reward":
             for of_minibatch, minibatch in zip(found, minibatches, strict=True):
@@ -261,9 +278,7 @@ class Learner:
         """Compute the log-probabilities of a model for column `name`, (N,), of each micro-batch."""
         for of_minibatch, minibatch in zip(columns, minibatches, strict=True):
             for own, batch in zip(of_minibatch, minibatch.micro_batches, strict=True):
-                placed = place_batch(batch, self.policy.device)
-                logprobs, _ = model.score(placed)
-                own[name] = logprobs.index_select(0, placed.arrays["loss_scores"])
+                own[name] = model.score_loss_tokens(batch)
 
     def _backward(
         self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns], half: Half | None = None
@@ -293,8 +308,7 @@ class Learner:
         Returns:
             None where nobody asks for it in this step, where all tokens are in one half, or where a gradient is 0.
         """
-        every = self._halves_every
-        if not every or (self.version + 1) % every:
+        if not self._is_due(self._halves_every):
             return None
         cut = self._even_cut(first)
         if cut is None:
@@ -358,6 +372,8 @@ class Learner:
             if lengths is not None:
                 loss = loss / lengths[first:end]
             found = {**given, CURRENT: current.detach(), **per_token}
+            if self._takes_apart:
+                found |= ratio_parts(found[CURRENT], given[PROXIMAL], given[SAMPLED], given["behavior_logprobs"])
             return loss.sum() * scale, tuple(found[name] for name in kept_names)
 
         if self.objective.needs_sequences:

@@ -44,6 +44,7 @@ class Rank:
             resumed=init.resumed,
             deadline_seconds=init.collective_seconds,
             advantage=advantage,
+            oldest_age=init.oldest_age,
         )
         self._joiner = ThreadPoolExecutor(1, "joiner")
         self._saver = ThreadPoolExecutor(1, "saver")

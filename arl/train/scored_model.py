@@ -23,7 +23,8 @@ from arl.kernels.linear_policy_loss import RowLoss, linear_policy_loss
 from arl.kernels.rows import tune_rows
 from arl.models.flash import choose_flash
 from arl.models.packed import PackedContext
-from arl.train.placed_batch import LAYOUT, PlacedBatch
+from arl.train.micro_batch import MicroBatch
+from arl.train.placed_batch import LAYOUT, PlacedBatch, place_batch
 from arl.train.sharded_weights import ShardedWeights
 
 T = TypeVar("T")
@@ -63,6 +64,12 @@ class ScoredModel(ShardedWeights):
             return linear_logprob(hidden, weight, targets, self.temperature, self._logits_dtype)
 
         return self._forward(batch, scores)
+
+    def score_loss_tokens(self, batch: MicroBatch) -> Tensor:
+        """Return the log-probabilities of a micro-batch's loss tokens, (N,)."""
+        placed = place_batch(batch, self.device)
+        logprobs, _ = self.score(placed)
+        return logprobs.index_select(0, placed.arrays["loss_scores"])
 
     def policy_loss(self, batch: PlacedBatch, row_loss: RowLoss) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Compute a loss that is a sum over scored positions; the head computes its gradient in the forward.

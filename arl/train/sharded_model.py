@@ -105,6 +105,9 @@ class ShardedModel(ScoredModel):
         self._copies = self._world // train.shard_ranks if train.shard_ranks else 1  # of the weights
         self._optimizer = self._make_optimizer(train)
         self.loss_scale = LossScale.of(train.dtype)
+        # Other weights of the model, by name, then this rank's shards by name: checkpoints hold them. Nobody changes a
+        # tensor that was put here; an update puts another in its place.
+        self.beside: dict[str, dict[str, Tensor]] = {}
         self._copy = TrainingCopy(self.tensors(torch.float32), self._group)
 
     def _make_optimizer(self, train: Train) -> torch.optim.Optimizer:
@@ -177,7 +180,15 @@ class ShardedModel(ScoredModel):
         """
         copied = self._copy.take(self._local_weights(), self._optimizer_state())
         self._wait_for_copies()
-        return copied
+        beside = {f"{kind}.{name}": one for kind, shards in self.beside.items() for name, one in shards.items()}
+        return copied._replace(optimizer=copied.optimizer | beside)
+
+    def load_beside(self, path: Path) -> None:
+        """Read what a checkpoint holds of the names in `beside`."""
+        files = sorted(path.glob(f"{OPTIMIZER}*.safetensors"))  # in the order of the ranks
+        for kind, shards in self.beside.items():
+            for name, place in shards.items():
+                read_rows(files, f"{kind}.{name}", self._shards[name], place)
 
     def _optimizer_state(self) -> dict[str, Tensor]:
         """Return this rank's rows of AdamW's state by the names that they have in a file, and the loss scale."""

@@ -6,7 +6,7 @@
 Weights that are trained are float32, frozen ones of the dtype that computes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -97,6 +97,16 @@ class ShardedWeights:
             write_description(self.description, temporary, "float32")
             save_file(weights, temporary / "model.safetensors", metadata={"format": "pt"})
             temporary.rename(path)
+
+    def load(self, shards: Mapping[str, Tensor]) -> None:
+        """Put other weights into a frozen model, which keeps its own copy; `shards` are this rank's, by name."""
+        self._wait_for_copies()  # of the weights that it had, to the device
+        for name, parameter in self._shards.items():  # the present ones: FSDP2 may have moved them
+            local_part(parameter.detach()).copy_(shards[name])
+
+    def in_host_memory(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Copy this rank's shards."""
+        return {name: local.to("cpu", dtype, copy=True) for name, local in self._local_weights().items()}
 
     def _local_weights(self) -> dict[str, Tensor]:
         return {name: local.detach() for name, local in self._local.items()}

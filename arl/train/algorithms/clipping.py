@@ -148,7 +148,7 @@ def check_columns(tokens: TokenColumns, center: "Tensor") -> None:
 
 
 DEFAULT_CAP = 5.0
-CENTERS = {"recompute": ("proximal_logprobs",), "loglinear": ()}  # the column that holds log π_prox, if one does
+CENTERS = {"recompute": ("proximal_logprobs",), "sampled": ("sampled_logprobs",), "loglinear": ()}  # log π_prox
 
 
 class AroundProximal(Clipped):
@@ -157,8 +157,9 @@ class AroundProximal(Clipped):
     columns = ()
     metrics = DECOUPLED_METRICS
 
-    proximal: Literal["recompute", "loglinear"] = "recompute"
-    """π_prox by a forward pass before the minibatches, or by A-3PO's interpolation, which needs none."""
+    proximal: Literal["recompute", "loglinear", "sampled"] = "recompute"
+    """π_prox by a forward pass before the minibatches, or by A-3PO's interpolation, which needs none; or the version
+    that sampled the token, by a forward pass of each."""
     behavior_weight: WeightUse = "capped"
     """Weight in the loss, from w = π_prox / π_behav. `capped`: min(w, cap). `masked`: w, or 0 above the cap. `off`:
     1."""
@@ -197,8 +198,9 @@ class AroundProximal(Clipped):
             return loglinear_proximal(
                 tokens.current_logprobs, tokens.behavior_logprobs, tokens.policy_versions, tokens.version
             )
-        assert tokens.proximal_logprobs is not None, "the learner fills the columns that an objective needs"
-        return tokens.proximal_logprobs
+        found = tokens.sampled_logprobs if self.proximal == "sampled" else tokens.proximal_logprobs
+        assert found is not None, "the learner fills the columns that an objective needs"
+        return found
 
     def weigh(self, log_weight: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
         """Compute the behavior weight of terms whose log π_prox − log π_behav is `log_weight`, (N,)."""

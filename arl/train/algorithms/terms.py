@@ -8,11 +8,18 @@ k1, k2 and k3 are of http://joschu.net/blog/kl-approx.html.
 
 from typing import TYPE_CHECKING
 
+from arl.config.objective_section import Statistic
 from arl.config.reference_section import Reference
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+PARTS = ("mismatch", "staleness", "update")
+PARTS_METRICS = {
+    f"by_age/{kind}_{part}": Statistic(f"{kind}_{part}", "mean", by_age=True)
+    for kind in ("log", "k3")
+    for part in PARTS
+}
 MOST_LOG_RATIO = 20.0  # exp(20) = 4.9e8; float32's exp overflows at 88.7
 
 
@@ -29,8 +36,7 @@ def kl_terms(kl: str, current: "Tensor", reference: "Tensor | None", behavior: "
         return -log_ratio
     if kl == "k2":
         return log_ratio.square() / 2
-    # Not r − 1, which loses all digits of a small log r.
-    k3 = log_ratio.expm1() - log_ratio
+    k3 = _k3(log_ratio)
     return k3 if kl == "k3" else k3 * _bounded(current - behavior).exp()
 
 
@@ -40,6 +46,18 @@ def penalized(advantages: "Tensor", behavior: "Tensor", reference: "Tensor | Non
     The estimate is of the policy that sampled, so it is known before the step, and the same in each minibatch.
     """
     return advantages - section.coefficient * kl_terms(section.kl, behavior, reference, behavior)
+
+
+def ratio_parts(current: "Tensor", proximal: "Tensor", sampled: "Tensor", behavior: "Tensor") -> "dict[str, Tensor]":
+    """Take current / behavior apart, by the version that sampled and the version before the step: see PARTS_METRICS."""
+    logs = {"mismatch": sampled - behavior, "staleness": proximal - sampled, "update": current - proximal}
+    estimates = {f"k3_{part}": _k3(_bounded(log)) for part, log in logs.items()}
+    return {f"log_{part}": log for part, log in logs.items()} | estimates
+
+
+def _k3(log_ratio: "Tensor") -> "Tensor":
+    """Compute r − 1 − log r, but not as r − 1, which loses all digits of a small log r."""
+    return log_ratio.expm1() - log_ratio
 
 
 def _bounded(log_ratio: "Tensor") -> "Tensor":
