@@ -104,7 +104,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     held_out = [suite.shortened() for suite in held_out_suites(recipe, problems.held_out)]
     opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
     measured = [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
-    notes += _check_other_models(recipe, codec) + _check_suites([*held_out, *measured], recipe, codec, limits)
+    notes += [*_check_suites([*held_out, *measured], recipe, codec, limits), *_check_other_models(recipe, codec)]
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:

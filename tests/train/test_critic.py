@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl.config.recipe import Recipe, Train
+from arl.config.reference_section import Reference
 from arl.metrics.names import number
 from arl.train.algorithms.advantage import EpisodeColumns
 from arl.train.algorithms.gae import GAE, value_loss
@@ -74,7 +75,14 @@ def test_the_value_loss_takes_the_larger_of_the_plain_and_the_clipped_one() -> N
     assert value_loss(values, old, returns, None)[0].tolist() == pytest.approx([0.005, 0.32, 0.21125, 1.125])
 
 
-def learner(model: Path, advantage: GAE, version: int = 0, resumed: bool = False, **critic: Any) -> Learner:
+def learner(
+    model: Path,
+    advantage: GAE,
+    version: int = 0,
+    resumed: bool = False,
+    objective: PPO | None = None,
+    **critic: Any,
+) -> Learner:
     train = Train.model_validate(
         {
             "minibatches": 2,
@@ -83,7 +91,7 @@ def learner(model: Path, advantage: GAE, version: int = 0, resumed: bool = False
             "critic": {"learning_rate": 2e-3, **critic},
         }
     )
-    return Learner(model, train, PPO(), version=version, resumed=resumed, advantage=advantage)
+    return Learner(model, train, objective or PPO(), version=version, resumed=resumed, advantage=advantage)
 
 
 def shard_of(given: Batch, capacity: int = 16_384) -> Shard[MicroBatch]:
@@ -136,6 +144,21 @@ def test_with_values_of_zero_the_advantage_is_the_return(tiny: Path) -> None:
     trajectories = [t for g in given_batch.groups for t in g.trajectories]
     expected = np.concatenate([np.full(int(t.loss_mask.sum()), t.reward) for t in trajectories])
     np.testing.assert_array_equal(recorded(trained, given_batch)[::-1], expected)
+
+
+def test_the_penalty_of_a_reference_is_a_reward_of_its_token(tiny: Path) -> None:
+    """Values are 0 and γ = λ = 1, so an advantage is the reward minus the penalties from its token on."""
+    penalty = Reference(path=str(tiny), coefficient=0.1, kl="k1", place="reward")
+    trained = learner(tiny, GAE(whiten=False), objective=PPO(reference=penalty))
+    minibatches = shard_of(batch(0, groups=4, size=4)).minibatches
+    for minibatch, of_minibatch in zip(minibatches, trained._rank_columns(minibatches), strict=True):
+        for pack, own in zip(minibatch.micro_batches, of_minibatch, strict=True):
+            penalties = 0.1 * (pack.columns["behavior_logprobs"] - own["reference_logprobs"].numpy())
+            rewards = pack.columns["advantages"] - penalties
+            for number_of in range(pack.sequences.max() + 1):
+                own_tokens = pack.sequences == number_of
+                expected = rewards[own_tokens][::-1].cumsum()[::-1]
+                np.testing.assert_allclose(own["advantages"].numpy()[own_tokens], expected, atol=1e-5)
 
 
 def test_advantages_do_not_depend_on_the_packing_and_whitened_they_have_mean_0(tiny: Path) -> None:
