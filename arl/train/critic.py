@@ -27,7 +27,7 @@ from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 from arl.train.algorithms.gae import value_loss
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
-from arl.train.packing import Minibatch
+from arl.train.packing import Minibatch, advantages_per_token
 from arl.train.placed_batch import PlacedBatch, place_batch
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.step_metrics import moment, seconds_between
@@ -131,17 +131,15 @@ class Critic:
         order = np.lexsort((positions, batch.sequences))  # one trajectory's tokens after the other's
         rewards_of, values_of = torch.stack([rewards, values]).cpu().numpy()[:, order]
         lengths = np.bincount(batch.sequences)
-        computed = self._advantage.compute(
-            EpisodeColumns(
-                rewards=np.bincount(batch.sequences[order], rewards_of),
-                group_sizes=np.ones_like(lengths),
-                num_loss_tokens=lengths,
-                values=values_of,
-                token_rewards=rewards_of,
-            )
+        episodes = EpisodeColumns(
+            rewards=np.bincount(batch.sequences[order], rewards_of),
+            group_sizes=np.ones_like(lengths),
+            num_loss_tokens=lengths,
+            values=values_of,
+            token_rewards=rewards_of,
         )
         advantages = np.empty(len(order), np.float32)
-        advantages[order] = computed if self._advantage.per == "token" else np.repeat(computed, lengths)
+        advantages[order] = advantages_per_token(self._advantage, episodes)
         return torch.from_numpy(advantages).to(values.device)
 
     def _whiten(self, found: Sequence[RankColumns]) -> None:
