@@ -216,6 +216,7 @@ class AdvantageSection(ChosenSection):
         "centered": "arl.train.algorithms.advantage:Centered",
         "reinforce_plus_plus": "arl.train.algorithms.advantage:ReinforcePlusPlus",
         "batch_norm": "arl.train.algorithms.advantage:BatchNorm",
+        "gae": "arl.train.algorithms.gae:GAE",
     }
     BASE: ClassVar[str] = "arl.train.algorithms.advantage:Advantage"
     EXAMPLE: ClassVar[str] = "arl/train/algorithms/advantage.py"
@@ -223,12 +224,18 @@ class AdvantageSection(ChosenSection):
     per: ClassVar[Literal["trajectory", "token"]]
     """trajectory: it gives one number for each trajectory. token: one for each loss token."""
     columns: ClassVar[tuple[str, ...]]
-    """("values",) if it reads them, () if rewards and groups are enough."""
+    """("values",) if it reads them: then ranks compute it, of each micro-batch, and each trajectory is an episode and a
+    group of its own. () if rewards and groups are enough."""
     smallest_group: ClassVar[int]
     """The least rollout.group_size with which it is not 0 everywhere."""
 
+    @property
+    def is_whitened(self) -> bool:
+        """Return whether ranks, if they compute it, whiten it over the step's loss tokens."""
+        return False
+
     def validate_settings(self) -> None:
-        _validate_columns(self, self.columns, ())
+        _validate_columns(self, self.columns, ("values",))
 
 
 def _validate_columns(section: ChosenSection, needed: tuple[str, ...], filled: tuple[str, ...]) -> None:

@@ -275,6 +275,13 @@ class Recipe(Section):
                 f"rollout.group_size {size} gives every episode advantage 0 under advantage.kind {advantage.kind}: "
                 f"use at least {advantage.smallest_group}"
             )
+        if bool(advantage.columns) != (self.train.critic is not None):
+            raise ValueError(
+                f"advantage.kind {advantage.kind}: reads the values of a critic, and there is none; add a section "
+                "train.critic"
+                if advantage.columns
+                else f"train.critic: advantage.kind {advantage.kind} reads no values of it; leave it out, or choose gae"
+            )
         if self.objective.scope == "sequence" and advantage.per == "token":
             raise ValueError(
                 f"advantage.kind {advantage.kind} differs from token to token, and objective.kind "

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from arl.config.section import (
     Environment,
+    FilePath,
     Fraction,
     FractionBelowOne,
     NonNegative,
@@ -17,6 +18,20 @@ from arl.config.section import (
     Tokens,
     not_reserved,
 )
+
+
+class CriticSection(Section):
+    """Train a second model, which predicts what each token's trajectory will still be rewarded with."""
+
+    path: FilePath | None = None
+    """Causal language model with the policy's tokenizer, as in `model.path`; one number, 0 at first, takes the place of
+    its logits. null: the model that the policy starts from."""
+    learning_rate: PositiveFloat = 1e-5
+    """Peak; ramp, decay and everything else are those of `train`. Usually above the policy's."""
+    warmup_steps: NonNegative = 0
+    """First steps of the run, in which the critic learns alone: the policy's learning rate is 0."""
+    clip: PositiveFloat | None = None
+    """ε: how far an update may follow a value away from the one before the step. null: no bound."""
 
 
 class Train(Section):
@@ -51,6 +66,8 @@ class Train(Section):
     halves_every: NonNegative = 0
     """Steps between measurements of `grad_cosine/stale_fresh`, two forward and backward passes of a minibatch each; 0:
     none."""
+    critic: CriticSection | None = None
+    """Needed by `advantage: gae`, and by it alone."""
     ratio_parts_every: NonNegative = 0
     """Steps between measurements of the ratio's parts by age (docs/algorithms.md), a forward of the step's tokens under
     each version that sampled one; 0: none. Checkpoints grow by η versions."""

@@ -55,6 +55,7 @@ METRICS = {  # name -> formula [unit]
     "idle/trainer": "time the trainer waited for its batch / Δ time [fraction]",
     "idle/engine": "1 − time with a request open and no pause / Δ time [fraction]",
     "time/proximal_s": "proximal pass of the step [s]",
+    "time/critic_s": "the critic's updates; its forward before them is in time/proximal_s [s]",
     "time/halves_s": "the passes of grad_cosine/stale_fresh, in steps that measure it [s]",
     "time/train_s": "minibatches of the step: forward, backward, optimizer [s]",
     "hardware/mfu": "hardware/tflops / the peak of the device's data sheet, where that is known [fraction]",
@@ -149,7 +150,14 @@ METRICS = {  # name -> formula [unit]
     "train/skipped_updates": "minibatches whose loss or gradient was not finite; left out of these means [updates]",
     "train/loss_scale": "factor of the loss for the next update; only with train.dtype float16",
     "learning_rate": "of the step's last minibatch",
-    "advantage/zero_fraction": "trajectories with advantage exactly 0, which need no forward pass / B [fraction]",
+    "advantage/zero_fraction": "trajectories with advantage exactly 0, which need no forward pass / B; without a "
+    "critic [fraction]",
+    "critic/loss": "with train.critic: mean over minibatches of its loss",
+    "critic/explained_variance": "1 − Var(R − V) / Var(R) over loss tokens, V before the step; absent if R is constant",
+    "critic/value_mean": "mean of V over the step's loss tokens [reward]",
+    "critic/clip_fraction": "loss tokens at which the clipped loss was larger / all; only with train.critic.clip "
+    "[fraction]",
+    "critic/grad_norm": "mean over minibatches of the norm of the critic's gradient before clipping",
     "packing/efficiency": "tokens in micro-batches / (capacity · micro-batches) [fraction]",
     "packing/balance": "FLOPs of the largest micro-batch of all ranks, summed over m / mean FLOPs of a rank",
     "packing/saved_fraction": "1 − computed tokens / tokens of the unshared, unfiltered batch [fraction]",
@@ -177,7 +185,7 @@ OF_ENV = "env/"  # begins env/<name>: mean over the episodes of B to which the e
 OF_EVALUATION = "eval/"  # begins eval/<suite>/…: every suite has what held_out has
 OF_SOURCE = "source/"  # begins source/<name>/…: the SOURCE_METRICS of each source, where a recipe mixes several
 BY_AGE = "by_age/"  # begins the names of lists with one number for each of AGE_BUCKETS
-MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves", "train")) | {
+MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves", "train", "critic")) | {
     "hardware/mfu",
     "hardware/tflops",
     "hardware/memory_gb",

@@ -3,6 +3,7 @@
 empty_model (meta) ─► shard ─► fill_model: empty shards on the device ─► rows from the files, buffers computed again
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -17,11 +18,18 @@ from arl.models.model_files import stored_tensors
 
 
 @torch.no_grad()
-def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device, in_host_memory: bool = False) -> None:
+def fill_model(
+    model: PreTrainedModel,
+    path: str | Path,
+    device: torch.device,
+    in_host_memory: bool = False,
+    new: Collection[str] = (),
+) -> None:
     """Allocate a model of the meta device, sharded or not, on `device`, and read the weights of `path` into it, cast.
 
     Args:
         in_host_memory: weights stay there, and only buffers are on `device`; FSDP2 brings weights when they compute.
+        new: names of parameters that are not read, and begin with 0.
 
     Raises:
         DataError: a file cannot be read. arl.models.load.check_weights has compared the files with the model.
@@ -35,6 +43,9 @@ def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device, i
         if first == end:
             continue
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        if name in new:
+            local.zero_()
+            continue
         file = stored[name].file
         try:
             rows = rows_of(file, name, first, end)

@@ -4,6 +4,7 @@
         model.safetensors, config.json,   ranks, engines, the controller, `arl eval`, `from_pretrained`
         tokenizer…
         optimizer.safetensors             ranks: AdamW's state; of several ranks each writes its own share of both
+        critic/                           ranks: the same of a critic; its head is (1, width)
         weights/vM                        engines: older versions, with rollout.lag and in virtual time only
         run.msgpack                       arl.run.resume, controller, recorder: a RunState
         manifest.json                     arl.run.checkpoint: sha256 of every other file

@@ -16,6 +16,7 @@ start to weights and cache. In our own engine every slot grows with the longest 
 import os
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from arl.config.objective_section import REFERENCE, SAMPLED
@@ -28,7 +29,8 @@ from arl.launch.placement import Placement, engine_share
 from arl.models.load import check_weights, empty_model
 from arl.sync.buckets import ITEM_BYTES
 from arl.sync.choose import buffer_place, held_versions, published_bytes
-from arl.train.rank_bytes import ParameterCounts, rank_bytes, workload
+from arl.train.critic import give_value_head
+from arl.train.rank_bytes import ParameterCounts, rank_bytes, with_critic, workload
 from arl.types import Transport
 
 CONTEXT = 1_000_000_000  # CUDA's context of a process, with the code of its libraries and cuBLAS's workspace
@@ -87,6 +89,7 @@ class MemoryInputs(Struct, frozen=True):
     kept: int  # versions that engines may still load
     device_bytes: int | None  # memory of one GPU; None: not known
     host_bytes: int | None  # memory of the host that is free; None: not known
+    critic: tuple[ParameterCounts, ModelShape] | None = None
 
 
 def plan_recipe(
@@ -129,6 +132,7 @@ def plan_recipe(
         kept=kept,
         device_bytes=min((one.device_bytes for one in nodes if one.device_bytes is not None), default=None),
         host_bytes=free_memory() if is_here and len(nodes) == 1 else None,
+        critic=_critic_sizes(recipe),
     )
     memory = plan_memory(recipe, placement, transport, given)
     num_devices = sum(len(node.devices) for node in nodes)
@@ -137,6 +141,14 @@ def plan_recipe(
     hardware = gpus if placement.on_gpus else f"{name}, without GPUs"
     refuse_overfull(memory, hardware, hint="" if num_devices else WITHOUT_GPUS)
     return memory
+
+
+def _critic_sizes(recipe: Recipe) -> tuple[ParameterCounts, ModelShape] | None:
+    if recipe.train.critic is None:
+        return None
+    model = empty_model(recipe.train.critic.path or str(recipe.model.path))
+    give_value_head(model)
+    return ParameterCounts.of(model), msgspec.structs.replace(ModelShape.of(model.config), vocab_size=1)
 
 
 def refuse_overfull(memory: MemoryPlan, hardware: str, hint: str = "") -> None:
@@ -164,7 +176,12 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     device_bytes = given.device_bytes or 0
     free = max(device_bytes - CONTEXT, 0)  # for an engine that starts
     total = given.parameters.total
-    rank = rank_bytes(given.parameters, given.shape, recipe.train, workload(recipe, given.longest, on_gpus))
+    work = workload(recipe, given.longest, on_gpus)
+    rank = rank_bytes(given.parameters, given.shape, recipe.train, work)
+    trained = total
+    if given.critic is not None:
+        trained += given.critic[0].total
+        rank = with_critic(rank, rank_bytes(*given.critic, recipe.train, work))
     version = published_bytes(total, recipe.train.dtype)
     place = buffer_place(version, max(free - rank.resident, 0)) if on_gpus else "host"
     held = held_versions(transport, given.kept, place, on_gpus)
@@ -207,7 +224,7 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         parts = {name: size * ranks for name, size in rank.parts.items()}
         parts |= {name: size * engines for name, size in generating.items()}
         parts["published weights"] = (held.on_host + held.in_files) * version
-        parts["copy for a checkpoint"] = CHECKPOINT_BYTES * total
+        parts["copy for a checkpoint"] = CHECKPOINT_BYTES * trained
         parts["frozen models"] = (
             _frozen_models(recipe) + (given.kept if recipe.needs_sampling_versions else 0)
         ) * version

@@ -95,7 +95,6 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     lags = load_lags(recipe)
     codecs = starting_codecs(recipe)
     codec = next(iter(codecs.values()))
-    notes += _check_reference(recipe, codec)
     for each in codecs.values():
         check_tools(each, recipe.rollout.tools)
     limits = starting_limits(recipe, codec)
@@ -105,7 +104,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     held_out = [suite.shortened() for suite in held_out_suites(recipe, problems.held_out)]
     opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
     measured = [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
-    notes += _check_suites([*held_out, *measured], recipe, codec, limits)
+    notes += [*_check_suites([*held_out, *measured], recipe, codec, limits), *_check_other_models(recipe, codec)]
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
@@ -138,19 +137,23 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     )
 
 
-def _check_reference(recipe: Recipe, codec: HuggingFaceCodec) -> list[str | None]:
-    """Look for the reference, if the recipe needs one that the run does not make; return a note about where it is.
+def _check_other_models(recipe: Recipe, codec: HuggingFaceCodec) -> list[str | None]:
+    """Look for the models that the trainer reads beside the policy; return a note about where each is.
 
     Raises:
         DataError: it is nowhere, or of another vocabulary than the policy, whose `codec` is given.
     """
+    others = {}
     reference = recipe.objective.reference
-    if reference is None or not reference.is_elsewhere or REFERENCE not in recipe.objective.needed_columns:
-        return []
-    field = "objective.reference.path"
-    note = check_model_source(reference.path, field)
-    refuse_other_vocabulary(reference.path, field, codec)
-    return [note]
+    if reference is not None and reference.is_elsewhere and REFERENCE in recipe.objective.needed_columns:
+        others["objective.reference.path"] = reference.path
+    critic = recipe.train.critic
+    if critic is not None and critic.path is not None:
+        others["train.critic.path"] = critic.path
+    notes = [check_model_source(path, field) for field, path in others.items()]
+    for field, path in others.items():
+        refuse_other_vocabulary(path, field, codec)
+    return notes
 
 
 def _with_memory_share(

@@ -121,6 +121,7 @@ async def open_trainer(
         model_path=versions.model,
         train=recipe.train.model_copy(update={"threads": ranks[0].threads}).model_dump(mode="json"),
         objective=recipe.objective.located(versions.base).model_dump(mode="json"),
+        advantage=recipe.advantage.model_dump(mode="json") if recipe.advantage.columns else {},
         temperature=recipe.rollout.temperature,
         version=versions.version,
         resumed=versions.version > 0,
@@ -138,15 +139,10 @@ async def open_trainer(
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         takes_turns=ranks[0].takes_turns,
     )
+    host = launcher.nodes[0].address
+    records = recipe.output.trajectories
     client = TrainerClient(
-        init,
-        recipe.advantage,
-        len(ranks),
-        trust,
-        deadlines,
-        host=launcher.nodes[0].address,
-        published=versions.older,
-        records=recipe.output.trajectories,
+        init, recipe.advantage, len(ranks), trust, deadlines, host=host, published=versions.older, records=records
     )
     async with client as trainer, asyncio.TaskGroup() as tasks:
         await start_ranks(trainer, ranks, launcher, rank_environment(recipe, transport))

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from arl.config.recipe import ObjectiveSection, Train
+from arl.config.recipe import AdvantageSection, ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.errors import ArlError, DiskError
 from arl.sync.buckets import BUCKET_BYTES, TensorSpec
@@ -78,15 +78,16 @@ class Init(_Message, frozen=True):
     sharing_ranks: int = 1  # ipc: ranks, from 0 on, whose memory engines read
     broadcast_seconds: float = 60.0  # deadline of every wait for an engine
     checked_as: str | None = None  # dtype of engines whose weights are compared
+    advantage: dict[str, Any] = {}  # recipe section as JSON, if ranks compute it
     takes_turns: bool = False  # engines use its devices between its steps
     master_address: str = ""  # where the ranks meet; empty: torchrun's environment says it
     master_port: int = 0
 
-    def sections(self) -> tuple[Train, ObjectiveSection]:
-        """Return the sections `train` and `objective` of the recipe."""
+    def sections(self) -> tuple[Train, ObjectiveSection, AdvantageSection]:
+        """Return the sections `train`, `objective` and `advantage` of the recipe, the last one if ranks compute it."""
         train = Train.model_validate(self.train)
         objective = ObjectiveSection.model_validate(self.objective)
-        return train, objective
+        return train, objective, AdvantageSection.model_validate(self.advantage)
 
 
 class Ready(_Message, frozen=True):

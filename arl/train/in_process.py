@@ -57,6 +57,7 @@ class InProcessTrainer:
             temperature=recipe.rollout.temperature,
             version=version,
             resumed=version > 0,
+            advantage=recipe.advantage,
             oldest_age=oldest_age(recipe, lags),
         )
         assert self._learner.policy.device.type == "cpu", "the virtual world computes on the CPU"
@@ -103,8 +104,7 @@ class InProcessTrainer:
 
     async def save(self, path: Path) -> None:
         """See Trainer. Costs no virtual time."""
-        sharded = self._learner.policy
-        sharded.write(sharded.training_state(), path)
+        self._learner.write(self._learner.training_state(), path)
 
     def save_model(self, path: Path) -> None:
         """Write the present weights, config and tokenizer to `path`, all or nothing. Costs no virtual time."""

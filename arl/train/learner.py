@@ -23,52 +23,30 @@ from torch import Tensor
 from transformers.utils import CONFIG_NAME
 
 from arl.config.objective_section import REFERENCE, SAMPLED
-from arl.config.recipe import ObjectiveSection, Train
+from arl.config.recipe import AdvantageSection, ObjectiveSection, Train
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
 from arl.models.model_files import local_copy, with_dtype
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.algorithms.terms import PARTS_METRICS, penalized, ratio_parts
+from arl.train.critic import CRITIC, Critic, RankColumns
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
 from arl.train.other_versions import MovingAverage, SamplingVersions
-from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
+from arl.train.packing import PLACES, Minibatch, Shard
 from arl.train.placed_batch import place_batch
 from arl.train.scored_model import ScoredModel
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.sharding import compute_deterministically, init_ranks
-from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics, moment, seconds_between
+from arl.train.step_metrics import ENTROPY, StepTotals, TokenLog, hardware_metrics, moment, seconds_between
+from arl.train.training_copy import TrainingState
 from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
 CURRENT = "current_logprobs"
 PROXIMAL = "proximal_logprobs"
 IS_KEPT = "is_kept"
-# Columns that ranks compute with models of their own, by name: (N,) float32 each, of a micro-batch's loss tokens. They
-# never travel, and reach the objective beside those of the batch, or in their place.
-RankColumns = dict[str, Tensor]
-
-
-class TokenLog:
-    """Collect what one rank computes in a step of the loss tokens whose places are known."""
-
-    def __init__(self) -> None:
-        self._places: list[np.ndarray] = []
-        self._columns: dict[str, list[Tensor]] = {}
-
-    def add(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """Add columns of a micro-batch's loss tokens, (N,) each without gradient."""
-        self._places.append(places)
-        for name, column in columns.items():
-            self._columns.setdefault(name, []).append(column)
-
-    def logprobs(self) -> TokenLogprobs | None:
-        """Return what was collected, on the CPU; None if that is nothing. Waits for the device."""
-        if not self._places:
-            return None
-        columns = {name: torch.cat(parts).to("cpu", torch.float32).numpy() for name, parts in self._columns.items()}
-        return TokenLogprobs(np.concatenate(self._places), columns)
 
 
 class Half(NamedTuple):
@@ -93,6 +71,7 @@ class Learner:
         version: v at the start.
         resumed: `path` is a checkpoint; continue with its optimizer state.
         deadline_seconds: for every collective.
+        advantage: recipe section, if ranks compute it by train.critic.
         oldest_age: of a token, versions; read if the versions that sampled tokens are needed.
     """
 
@@ -105,6 +84,7 @@ class Learner:
         version: int = 0,
         resumed: bool = False,
         deadline_seconds: float = 600.0,
+        advantage: AdvantageSection | None = None,
         oldest_age: int = 0,
     ) -> None:
         if train.threads is not None:
@@ -135,7 +115,12 @@ class Learner:
         self._halves_every = train.halves_every
         self._parts_every = train.ratio_parts_every
         self._skipped_in_a_row = 0
-        self._logged = (CURRENT, PROXIMAL) if PROXIMAL in objective.needed_columns else (CURRENT,)
+        self._logged: tuple[str, ...] = (CURRENT, PROXIMAL) if PROXIMAL in objective.needed_columns else (CURRENT,)
+        self.critic: Critic | None = None
+        if train.critic is not None:
+            assert advantage is not None, "the recipe has checked it"
+            self.critic = Critic(Path(path), train, train.critic, advantage, self.policy.device, version, resumed)
+            self._logged += ("advantages",)
         self._begin()
         self.flops = model_flops(str(path))
         if resumed:
@@ -187,6 +172,8 @@ class Learner:
         if stale_fresh is not None:
             metrics["grad_cosine/stale_fresh"] = stale_fresh
             metrics["time/halves_s"] = seconds_between(middle, begin)
+        if self.critic is not None:
+            metrics |= self.critic.train(shard.minibatches)
         packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
         return metrics | hardware_metrics(packs, self.flops, seconds, device, self.policy.dtype)
 
@@ -213,7 +200,8 @@ class Learner:
         """Make one update: forward and backward of every micro-batch, then AdamW. Collective."""
         self._kept = torch.zeros((), device=self.policy.device)  # tokens that the objective left in
         loss_sum = self._backward(minibatch, computed)
-        rate = self._schedule.rate(self._updates)
+        is_warming = self.critic is not None and self.version < self.critic.settings.warmup_steps
+        rate = 0.0 if is_warming else self._schedule.rate(self._updates)
         update = self.policy.update(rate, loss_sum, self._narrowing(minibatch))
         self._totals.close_update(update, rate)
         self._updates += 1
@@ -246,6 +234,17 @@ class Learner:
         """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
         return self.policy.full_state(self.policy.dtype)
 
+    def training_state(self) -> dict[str, TrainingState]:
+        """Copy this rank's share of each trained model and its optimizer, by its place in a checkpoint. Collective."""
+        critic = {} if self.critic is None else {CRITIC: self.critic.model.training_state()}
+        return {"": self.policy.training_state()} | critic
+
+    def write(self, states: Mapping[str, TrainingState], path: Path) -> None:
+        """Write this rank's `states` to `path`. Not collective; see ShardedModel.write."""
+        for place, state in states.items():
+            model = self.policy if self.critic is None or not place else self.critic.model
+            model.write(state, path / place)
+
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of every tensor in a `snapshot`, in its order."""
         return self.policy.tensors(self.policy.dtype)
@@ -263,8 +262,6 @@ class Learner:
     def _rank_columns(self, minibatches: Sequence[Minibatch[MicroBatch]]) -> list[list[RankColumns]]:
         """Compute the columns that come from models of the ranks: for each micro-batch of each minibatch."""
         found: list[list[RankColumns]] = [[{} for _ in range(len(m.micro_batches))] for m in minibatches]
-        if self._uses_proximal:  # the first minibatch meets the weights from before the step anyway
-            self._score(PROXIMAL, self.policy, found[1:], minibatches[1:])
         for name, model in self.frozen.items():
             self._score(name, model, found, minibatches)
         if self._sampling and (SAMPLED in self.objective.needed_columns or self._takes_apart):
@@ -279,6 +276,10 @@ class Learner:
                     given = place_batch(batch, self.policy.device).arrays
                     behavior = given["behavior_logprobs"]
                     own["advantages"] = penalized(given["advantages"], behavior, own[REFERENCE], penalty)
+        if self.critic is not None:
+            self.critic.estimate(minibatches, found)
+        if self._uses_proximal:  # the first minibatch meets the weights from before the step anyway
+            self._score(PROXIMAL, self.policy, found[1:], minibatches[1:])
         return found
 
     def _score(

@@ -129,17 +129,16 @@ def pack_batch(batch: Batch, packing: Packing) -> tuple[tuple[Shard[SequencePack
     packed = [_pack_minibatch(groups[m::minibatches], packing) for m in range(minibatches)]  # [minibatch][rank]
     shards = tuple(Shard(batch.version, of_rank) for of_rank in zip(*packed, strict=True))
     sequences = [s for group in groups for s in group]
-    num_zero = sum(not s.has_advantage for s in sequences)
-    return shards, {
-        "advantage/zero_fraction": num_zero / len(sequences),
-        "tokens/trained": float(sum(len(s.loss_at) for s in sequences)),
-    }
+    report = {"tokens/trained": float(sum(len(s.loss_at) for s in sequences))}
+    if not packing.advantage.columns:
+        report["advantage/zero_fraction"] = sum(not s.has_advantage for s in sequences) / len(sequences)
+    return shards, report
 
 
 def _pack_minibatch(groups: list[list[LossSequence]], packing: Packing) -> list[Minibatch[SequencePack]]:
     """Pack a minibatch: one part for each rank. Sequences without a gradient are left out."""
     train = packing.train
-    leaves_out_zeros = packing.objective.leaves_out_zeros
+    leaves_out_zeros = packing.objective.leaves_out_zeros and not packing.advantage.columns
     lengths = [len(s.loss_at) for group in groups for s in group]
     kept = [[s for s in group if len(s.loss_at) and (s.has_advantage or not leaves_out_zeros)] for group in groups]
     if train.packing == "balanced":
@@ -182,8 +181,12 @@ def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = Fal
     columns = {
         "behavior_logprobs": np.concatenate([t.behavior_logprobs for t in trajectories])[at],
         "policy_versions": versions,
-        "advantages": advantages_per_token(advantage, episodes),
+        "advantages": np.zeros(0) if advantage.columns else advantages_per_token(advantage, episodes),
     }
+    if advantage.columns:  # ranks make the advantages of it: each branch gets the reward of its episode, at its end
+        rewards = np.repeat(episodes.rewards, np.diff([*begins, len(trajectories)]))
+        columns["advantages"] = np.zeros(len(at), np.float32)
+        columns["advantages"][np.cumsum(counts)[counts > 0] - 1] = rewards[counts > 0]
     if places:
         columns[PLACES] = np.arange(len(at), dtype=np.int32)
     sequences = []
@@ -317,7 +320,9 @@ class TokenLogprobs(Struct, frozen=True):
     """Hold what one rank computed of N loss tokens in a step, in the order of its micro-batches."""
 
     places: np.ndarray  # (N,) int32
-    columns: dict[str, np.ndarray]  # (N,) float32 each: current_logprobs, proximal_logprobs if the objective has them
+    columns: dict[
+        str, np.ndarray
+    ]  # (N,) float32 each: current_logprobs; proximal_logprobs, advantages if ranks make them
 
 
 def trained_tokens(
@@ -346,4 +351,5 @@ def trained_tokens(
             for name, column in known.columns.items():
                 in_order = computed.setdefault(name, np.full(num_tokens, np.nan, np.float32))
                 in_order[known.places] = column
+    advantages = computed.pop("advantages", advantages)
     return TrainedTokens(advantages, packing.advantage.per == "token", **computed)

@@ -32,7 +32,7 @@ class Rank:
         from arl.train.learner import Learner
         from arl.train.publication import Publication
 
-        train, objective = init.sections()
+        train, objective, advantage = init.sections()
         self._link = link
         self._init = init
         self.learner = Learner(
@@ -43,6 +43,7 @@ class Rank:
             version=init.version,
             resumed=init.resumed,
             deadline_seconds=init.collective_seconds,
+            advantage=advantage,
             oldest_age=init.oldest_age,
         )
         self._joiner = ThreadPoolExecutor(1, "joiner")
@@ -66,7 +67,7 @@ class Rank:
                 self._log("Stepped sent")
             elif isinstance(body, channel.Copy):
                 # The controller asks for no copy while a rank still writes the one before.
-                self._state = self.learner.policy.training_state()
+                self._state = self.learner.training_state()
                 self._give_back()
                 self._link.answer(request)
             elif isinstance(body, channel.Write):
@@ -108,7 +109,7 @@ class Rank:
     def _write(self, request: RankRequest, path: Path, version: int) -> None:
         """Write what was copied at `version`, in the saver's thread."""
         try:
-            self.learner.policy.write(self._state, path)
+            self.learner.write(self._state, path)
         except Exception as error:
             self._link.tell(Failed.of("saver", version, error))
         else:

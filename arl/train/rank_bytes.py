@@ -88,6 +88,18 @@ class RankBytes(NamedTuple):
         return sum(self.parts.values())
 
 
+def with_critic(policy: RankBytes, critic: RankBytes) -> RankBytes:
+    """Return what a rank allocates that trains both, one after the other: while one computes, the other's shards stay.
+
+    The order of a step (arl.train.learner) leaves no gathered weights of one while the other computes.
+    """
+    critic_computes = critic.peak + policy.resident > policy.peak + critic.resident
+    computing, resting = (critic, policy) if critic_computes else (policy, critic)
+    other = "policy's" if critic_computes else "critic's"
+    parts = computing.parts | {f"{other} weights and moments": resting.resident}
+    return RankBytes(policy.resident + critic.resident, computing.when, parts)
+
+
 def rank_bytes(parameters: ParameterCounts, shape: ModelShape, train: Train, work: Workload) -> RankBytes:
     """Return what one rank allocates for updates of `work`. `train.dtype` is not auto."""
     item = DTYPES[train.dtype].itemsize

@@ -39,17 +39,22 @@ class ShardedWeights:
     def __init__(self, path: str | Path, train: Train, device: torch.device, frozen: bool = False) -> None:
         self.device = device
         self.dtype = DTYPES[train.dtype]
-        self.model: PreTrainedModel = empty_model(path)
-        check_weights(self.model, path)
+        self.model, new = self.empty(path)
         self.description = read_description(path)  # now: the directory may change, or be gone, while a run goes on
         if frozen:
             for parameter in self.model.requires_grad_(False).parameters():
                 parameter.data = parameter.data.to(self.dtype)  # not buffers: rotary frequencies stay float32
         self._root = shard(self.model, train, device, frozen)
-        fill_model(self.model, path, device, in_host_memory=frozen)
+        fill_model(self.model, path, device, in_host_memory=frozen, new=new)
         self._shards = dict(self.model.named_parameters())
         self._local = {name: local_part(p.detach()) for name, p in self._shards.items()}
         self._group = shard_group(next(iter(self._shards.values())))
+
+    def empty(self, path: str | Path) -> tuple[PreTrainedModel, tuple[str, ...]]:
+        """Build the model of `path` without its weights; return it, and its parameters that are not in the files."""
+        model = empty_model(path)
+        check_weights(model, path)
+        return model, ()
 
     def gather(self, buckets: Sequence[Bucket], flats: Sequence[Tensor] | None, everywhere: bool = False) -> None:
         """Write every weight, cast to the dtype of `buckets`, into `flats`; it is there on return. Collective.

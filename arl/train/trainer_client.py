@@ -76,7 +76,7 @@ class TrainerClient:
         self._init = init
         self._num_ranks = ranks
         self._deadlines = deadlines
-        train, objective = init.sections()
+        train, objective, _ = init.sections()
         self._packing = Packing(
             train, objective, advantage, ranks=ranks, flops=model_flops(init.model_path), records=records
         )

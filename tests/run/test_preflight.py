@@ -155,6 +155,18 @@ def test_the_plan_says_what_was_left_out(tmp_path: Path, files: str) -> None:
     assert "note        held_out: 3 answers; an accuracy near 50 % has a standard error of 28.9" in done.stdout
 
 
+def test_a_critic_with_another_tokenizer_is_refused_by_a_token_that_differs(tmp_path: Path, files: str) -> None:
+    other = tmp_path / "other"
+    tokenizer = chat_tokenizer(TURNS)
+    tokenizer.add_tokens(["<new>"])
+    make_model(other, TURNS)
+    tokenizer.save_pretrained(other)
+    done = dry_run(tmp_path, files, "advantage.kind=gae", f"train.critic.path={other}")
+    assert done.returncode == 2
+    assert f"train.critic.path {other}: its vocabulary is not the policy's" in done.stderr
+    assert "'<new>'" in done.stderr
+
+
 def test_gold_answers_that_no_response_can_match_are_refused_or_counted_with_their_row(
     tmp_path: Path, files: str
 ) -> None:

@@ -5,6 +5,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,11 +16,13 @@ from arl.config.recipe import Train
 from arl.data.model_limits import ModelShape
 from arl.models.load import empty_model
 from arl.train import sharding
+from arl.train.algorithms.gae import GAE
 from arl.train.algorithms.ppo import PPO
+from arl.train.critic import give_value_head
 from arl.train.learner import Learner
 from arl.train.micro_batch import MicroBatch, pack_groups
 from arl.train.packing import Minibatch, Shard
-from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes
+from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes, with_critic
 from tests.train.columns import loss_sequence
 from tests.train.families import FAMILIES, configs
 
@@ -90,4 +93,21 @@ def test_the_planned_peak_is_the_allocators(
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         Learner(tmp_path, train, PPO()).step(Shard(0, (given,)))
+    assert planned.peak == pytest.approx(most_live_bytes(trace), rel=TOLERANCE)
+
+
+def test_a_critic_adds_its_own_shards_to_the_planned_peak(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(configs(SIZES)["llama"]).save_pretrained(tmp_path)
+    train = Train(minibatches=1, learning_rate=1e-4, threads=1, dtype="float32", critic={"warmup_steps": 0})  # type: ignore[arg-type]
+    model = empty_model(tmp_path)
+    work = Workload(TOKENS, accumulates=True, device="cpu")
+    policy = rank_bytes(ParameterCounts.of(model), ModelShape.of(model.config), train, work)
+    give_value_head(model)
+    shape = msgspec.structs.replace(ModelShape.of(model.config), vocab_size=1)
+    planned = with_critic(policy, rank_bytes(ParameterCounts.of(model), shape, train, work))
+    given = minibatch(3)
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+        Learner(tmp_path, train, PPO(), advantage=GAE()).step(Shard(0, (given,)))
     assert planned.peak == pytest.approx(most_live_bytes(trace), rel=TOLERANCE)

@@ -41,6 +41,20 @@ def alone(model: Path) -> Iterator[tuple[Any, Any]]:
     dist.destroy_process_group()
 
 
+def test_two_ranks_train_policy_and_critic_as_one_does(model: Path, alone: Any, tmp_path: Path) -> None:
+    settings = {"critic": {"learning_rate": 1.5e-4, "clip": 0.2}}
+    metrics, weights = world.trained(str(model), settings)
+    run_world([("train", {"model": str(model), "train": settings, "directory": str(tmp_path / "two")})], 2, tmp_path)
+    told = json.loads((tmp_path / "two" / "metrics.json").read_text())
+    for ours, theirs in zip(metrics, told, strict=True):
+        for metric in (name for name in ours if name.startswith(("critic/", "loss"))):
+            assert theirs[metric] == pytest.approx(ours[metric], rel=TOLERANCE, abs=TOLERANCE), metric
+    found = load_file(tmp_path / "two" / "weights")
+    assert found.keys() == weights.keys()
+    for key, weight in weights.items():
+        torch.testing.assert_close(found[key], weight, rtol=0, atol=TOLERANCE, msg=key)
+
+
 @pytest.mark.parametrize("ranks", TRAINED)
 def test_every_world_trains_to_the_losses_and_weights_of_one_process(
     ranks: int, model: Path, alone: Any, tmp_path: Path

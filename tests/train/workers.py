@@ -13,7 +13,7 @@ from arl.launch.local import LocalLauncher
 from arl.launch.network import LOOPBACK, LOOPBACK_INTERFACE, held_port
 from arl.launch.run_secrets import RunSecrets
 from arl.run.processes import start_ranks
-from arl.train.algorithms.advantage import GRPO
+from arl.train.algorithms.advantage import GRPO, Advantage
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
@@ -59,9 +59,11 @@ async def launched(
 
 
 @contextlib.asynccontextmanager
-async def forked(first: Init, ranks: int) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
+async def forked(
+    first: Init, ranks: int, advantage: Advantage | None = None
+) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
     """Start `ranks` forks and connect a client; they are ready. The client does not see their deaths."""
-    async with TrainerClient(first, GRPO(), ranks, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
+    async with TrainerClient(first, advantage or GRPO(), ranks, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
         with world("arl.train.rank", [], ranks, {**trainer.environment, **trainer.secrets}) as processes:
             await trainer.ready()
             yield trainer, processes

@@ -22,7 +22,9 @@ from arl.config.recipe import Train
 from arl.launch.child import exit_immediately
 from arl.models.weights import own_rows
 from arl.train import sharding, training_copy
+from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.gae import GAE
 from arl.train.algorithms.objective import Objective
 from arl.train.learner import Learner
 from arl.train.optimizer import LossScale
@@ -44,13 +46,16 @@ def trained(
     section = Train.model_validate(settings | train)
     chosen = ObjectiveSection.model_validate(objective or {})
     assert isinstance(chosen, Objective)
-    learner = Learner(model, section, chosen, oldest_age=STEPS)
+    advantage = GRPO() if section.critic is None else GAE(discount=0.99, lam=0.9)
+    learner = Learner(model, section, chosen, oldest_age=STEPS, advantage=advantage)
     metrics = []
     for version in range(STEPS):
         given = batch(version, groups=8, size=4, seed=version)
-        shards, _ = packed(given, 2, section.capacity, dist.get_world_size(), objective=chosen)
+        world = dist.get_world_size()
+        shards, _ = packed(given, 2, section.capacity, world, objective=chosen, advantage=advantage)
         metrics.append(learner.step(shards[dist.get_rank()]))
-    return metrics, learner.policy.full_state(torch.float32)
+    critic = {} if learner.critic is None else learner.critic.model.full_state(torch.float32)
+    return metrics, learner.policy.full_state(torch.float32) | {f"critic.{name}": w for name, w in critic.items()}
 
 
 class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]

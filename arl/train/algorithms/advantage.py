@@ -2,7 +2,7 @@
 
     Batch ─► EpisodeColumns ─► Advantage.compute ─► one number a trajectory, or one a loss token ─► LossSequence
 
-It is computed where its inputs are: on the controller's side, while the batch is packed.
+It is computed where its inputs are: on the controller's side, while the batch is packed; with values, on the ranks.
 
     GRPO        within a group, divided by its standard deviation; DeepSeekMath, arXiv 2402.03300, §4.1.2
     Centered    within a group, without its standard deviation; Dr. GRPO, arXiv 2503.20783
@@ -35,6 +35,7 @@ class EpisodeColumns:
     group_sizes: np.ndarray  # (P,) int64, summing to N
     num_loss_tokens: np.ndarray  # (N,) int64, of each episode with all of its branches; they sum to T
     values: np.ndarray | None = None  # (T,) float32, a critic's values, one episode's tokens after the other's
+    token_rewards: np.ndarray | None = None  # (T,) float32 beside values: the reward is at the last token
 
 
 class Advantage(AdvantageSection):

@@ -34,11 +34,13 @@ def try_advantage(advantage: Advantage) -> None:
     """Compute the advantages of two groups, one with equal rewards, with an episode that has no loss token."""
     size = max(2, advantage.smallest_group)
     num_loss_tokens = np.arange(2 * size)
+    zeros = np.zeros(num_loss_tokens.sum(), np.float32) if "values" in advantage.columns else None
     episodes = EpisodeColumns(
         rewards=np.minimum(np.arange(2.0 * size), size),
         group_sizes=np.array([size, size]),
         num_loss_tokens=num_loss_tokens,
-        values=np.zeros(num_loss_tokens.sum(), np.float32) if "values" in advantage.columns else None,
+        values=zeros,
+        token_rewards=zeros,
     )
     try:
         advantages_per_token(advantage, episodes)

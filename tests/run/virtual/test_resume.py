@@ -35,6 +35,8 @@ WORLDS = {
     "drained, until so many tokens, every version evaluated": "sync.interrupt=false train.tokens=500 eval.every=1",
     "two sources, one with a curriculum": 'data=[{"task":"running_checksum","weight":2,"options":{"size":10},'
     '"curriculum":2},{"task":"long_tail","options":{"size":10}}] reward.function=null',
+    "a critic, and a reference in its rewards": "advantage.kind=gae train.critic.learning_rate=1e-3 "
+    "train.critic.clip=0.2 objective.reference.coefficient=0.01 objective.reference.place=reward",
     "tail batching, drained": "rollout.staleness=0 rollout.tail_batching.oversample=1.5 mode=collocated "
     "sync.interrupt=false",
 }
