@@ -95,9 +95,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     lags = load_lags(recipe)
     codecs = starting_codecs(recipe)
     codec = next(iter(codecs.values()))
-    notes += _check_reference(recipe, codec)
-    for each in codecs.values():
-        check_tools(each, recipe.rollout.tools)
+    notes += _check_users_of_tokens(recipe, codecs)
     limits = starting_limits(recipe, codec)
     suites = {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
     problems = run_problems(recipe, suites, codecs, limits)
@@ -138,18 +136,20 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     )
 
 
-def _check_reference(recipe: Recipe, codec: HuggingFaceCodec) -> list[str | None]:
-    """Look for the reference, if the recipe needs one that the run does not make; return a note about where it is.
+def _check_users_of_tokens(recipe: Recipe, codecs: Mapping[str, HuggingFaceCodec]) -> list[str | None]:
+    """Compare tools and the reference with the policy's tokenizer; return a note about where the reference is.
 
     Raises:
-        DataError: it is nowhere, or of another vocabulary than the policy, whose `codec` is given.
+        InputError: the tokenizer cannot describe a tool; the reference is nowhere, or of another vocabulary.
     """
+    for each in codecs.values():
+        check_tools(each, recipe.rollout.tools)
     reference = recipe.objective.reference
     if reference is None or not reference.is_elsewhere or REFERENCE not in recipe.objective.needed_columns:
         return []
     field = "objective.reference.path"
     note = check_model_source(reference.path, field)
-    refuse_other_vocabulary(reference.path, field, codec)
+    refuse_other_vocabulary(reference.path, field, next(iter(codecs.values())))
     return [note]
 
 

@@ -43,7 +43,7 @@ def trained(
     learner = Learner(model, section, DecoupledPPO.model_validate(objective or {}), oldest_age=STEPS)
     metrics = []
     for version in range(STEPS):
-        shards, _ = packed(batch(version, groups=8, size=4, seed=version), 2, 64, dist.get_world_size())
+        shards, _ = packed(batch(version, groups=8, size=4, seed=version), 2, section.capacity, dist.get_world_size())
         metrics.append(learner.step(shards[dist.get_rank()]))
     return metrics, learner.policy.full_state(torch.float32)
 
