@@ -95,8 +95,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     lags = load_lags(recipe)
     codecs = starting_codecs(recipe)
     codec = next(iter(codecs.values()))
-    for each in codecs.values():
-        check_tools(each, recipe.rollout.tools)
+    notes += _check_users_of_tokens(recipe, codecs)
     limits = starting_limits(recipe, codec)
     suites = {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
     problems = run_problems(recipe, suites, codecs, limits)
@@ -104,7 +103,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     held_out = [suite.shortened() for suite in held_out_suites(recipe, problems.held_out)]
     opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
     measured = [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
-    notes += [*_check_suites([*held_out, *measured], recipe, codec, limits), *_check_other_models(recipe, codec)]
+    notes += _check_suites([*held_out, *measured], recipe, codec, limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
@@ -137,12 +136,14 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     )
 
 
-def _check_other_models(recipe: Recipe, codec: HuggingFaceCodec) -> list[str | None]:
-    """Look for the models that the trainer reads beside the policy; return a note about where each is.
+def _check_users_of_tokens(recipe: Recipe, codecs: Mapping[str, HuggingFaceCodec]) -> list[str | None]:
+    """Compare tools and other models with the policy's tokenizer; return a note about where each model is.
 
     Raises:
-        DataError: it is nowhere, or of another vocabulary than the policy, whose `codec` is given.
+        InputError: the tokenizer cannot describe a tool; a model is nowhere, or of another vocabulary.
     """
+    for each in codecs.values():
+        check_tools(each, recipe.rollout.tools)
     others = {}
     reference = recipe.objective.reference
     if reference is not None and reference.is_elsewhere and REFERENCE in recipe.objective.needed_columns:
@@ -152,7 +153,7 @@ def _check_other_models(recipe: Recipe, codec: HuggingFaceCodec) -> list[str | N
         others["train.critic.path"] = critic.path
     notes = [check_model_source(path, field) for field, path in others.items()]
     for field, path in others.items():
-        refuse_other_vocabulary(path, field, codec)
+        refuse_other_vocabulary(path, field, next(iter(codecs.values())))
     return notes
 
 

@@ -144,7 +144,7 @@ def test_a_reference_whose_ids_differ_is_refused_though_it_has_as_many(tiny: Pat
 
 def test_ranks_change_neither_the_average_nor_what_the_sampling_versions_say(tiny: Path, tmp_path: Path) -> None:
     settings = {"proximal": "sampled", "reference": {"path": "average", "decay": 0.5, "coefficient": BETA}}
-    train = {"ratio_parts_every": 1, "halves_every": 0}
+    train = {"ratio_parts_every": 1, "halves_every": 0, "capacity": 500}
     metrics, weights = world.trained(str(tiny), train, settings)
     dist.destroy_process_group()
     directory = str(tmp_path / "two")
