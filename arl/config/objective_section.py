@@ -17,6 +17,7 @@ from arl.config.section import NonNegativeFloat, Section, Tokens
 from arl.errors import RecipeError
 
 COLUMNS = ("proximal_logprobs",)  # what the trainer computes
+ESS = "behavior_weight/effective_sample_size"  # a metric of objectives with behavior weights; train.scale_by_ess
 Normalizer = Literal["tokens", "sequences", "sequence_means", "constant"]
 Reduction = Literal["mean", "max", "effective_sample_size"]  # the last is (Σ x)² / (n Σ x²)
 

@@ -18,6 +18,7 @@ from arl.config.cluster_section import Cluster as Cluster
 from arl.config.data_section import Data as Data
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
+from arl.config.objective_section import ESS
 from arl.config.objective_section import AdvantageSection as AdvantageSection
 from arl.config.objective_section import ObjectiveSection as ObjectiveSection
 from arl.config.rollout_section import LagFile as LagFile
@@ -273,6 +274,11 @@ class Recipe(Section):
             raise ValueError(
                 f"advantage.kind {advantage.kind} differs from token to token, and objective.kind "
                 f"{self.objective.kind} takes one advantage for a whole trajectory; choose decoupled_ppo or ppo"
+            )
+        if self.train.scale_by_ess and ESS not in self.objective.statistics:
+            raise ValueError(
+                f"train.scale_by_ess: objective.kind {self.objective.kind} has no behavior weight, so nothing has an "
+                f"effective sample size; choose decoupled_ppo, or an objective with the metric {ESS}"
             )
         overlong = self.reward.overlong
         if overlong is not None and overlong.buffer >= rollout.max_new_tokens:

@@ -114,6 +114,7 @@ class Learner:
         self.version = version
         self._schedule = schedule_of(train)
         self._updates = version * train.minibatches
+        self._scales_by_ess = train.scale_by_ess
         self._halves_every = train.halves_every
         self._skipped_in_a_row = 0
         self._uses_proximal = PROXIMAL in objective.needed_columns
@@ -167,7 +168,9 @@ class Learner:
     def _update(self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns]) -> None:
         """Make one update: forward and backward of every micro-batch, then AdamW. Collective."""
         loss_sum = self._backward(minibatch, computed)
-        rate = self._schedule.rate(self._updates)
+        rate: float | Tensor = self._schedule.rate(self._updates)
+        if self._scales_by_ess:
+            rate = rate * self._totals.effective_sample_size().sqrt()
         update = self.policy.update(rate, loss_sum)
         self._totals.close_update(update, rate)
         self._updates += 1
