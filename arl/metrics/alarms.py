@@ -5,10 +5,12 @@ update to update (arXiv 2603.01501).
 
 records ─► a series for each watched metric, and for each of its ages ─► the first BEGINNING values give its range
                                                                     └─► IN_A_ROW values outside give the alarm
+
+A run may be broken from its beginning on, so some values are outside of any range.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import NamedTuple
 
 from arl.metrics.names import AGE_BUCKETS
@@ -24,16 +26,17 @@ class Watched(NamedTuple):
     sign: int  # 1: it rises, −1: it falls
     least: float  # difference from the median, however narrow the range is
     factor: float  # ratio to the median
+    worst: float  # beyond it a value is outside, whatever the beginning was
     remedy: str
 
 
 KL = "by_age/kl_behavior_current"
 WATCHED = {  # with bounds that no run of the quickstart leaves while it learns, up to staleness 16
     "behavior_weight/effective_sample_size": Watched(
-        -1, 0.2, 0.5, "lower rollout.staleness or train.learning_rate, or set train.scale_by_ess"
+        -1, 0.2, 0.5, 0.3, "lower rollout.staleness or train.learning_rate, or set train.scale_by_ess"
     ),
-    "grad_cosine/previous": Watched(1, 0.4, 0.0, "lower rollout.staleness or train.learning_rate"),
-    KL: Watched(1, 0.1, 4.0, "lower train.learning_rate, objective.clip_high or rollout.staleness"),
+    "grad_cosine/previous": Watched(1, 0.4, 0.0, 0.9, "lower rollout.staleness or train.learning_rate"),
+    KL: Watched(1, 0.1, 4.0, 1.0, "lower train.learning_rate, objective.clip_high or rollout.staleness"),
 }
 
 
@@ -52,7 +55,8 @@ class Alarms:
                 if value is None or value != value:
                     continue
                 if self._is_alarming(name, series, value) and name not in self.said:
-                    before = quantiles(self._beginnings[series])[1]
+                    first = self._beginnings[series]
+                    before = median(first) if len(first) == BEGINNING else first[0]
                     self.said[name] = (
                         f"step {record['step']:.0f}: {series} is {value:.3g}, and was {before:.3g} in the run's "
                         f"beginning: {WATCHED[name].remedy}"
@@ -60,13 +64,14 @@ class Alarms:
 
     def _is_alarming(self, name: str, series: str, value: float) -> bool:
         first = self._beginnings.setdefault(series, [])
+        sign, least, factor, worst, _ = WATCHED[name]
+        is_outside = sign * (value - worst) > 0
         if len(first) < BEGINNING:
             first.append(value)
-            return False
-        sign, least, factor, _ = WATCHED[name]
-        low, median, high = quantiles(first)
-        moved = sign * (value - median)
-        is_outside = moved > max(least, SPREADS * (high - low)) and sign * (value - factor * median) > 0
+        else:
+            low, middle, high = quantiles(first)
+            has_left = sign * (value - middle) > max(least, SPREADS * (high - low))
+            is_outside = is_outside or (has_left and sign * (value - factor * middle) > 0)
         self._outside[series] = self._outside.get(series, 0) + 1 if is_outside else 0
         return self._outside[series] >= IN_A_ROW
 

@@ -47,6 +47,11 @@ def test_a_metric_that_stays_out_of_its_first_range_is_said_once_with_the_field_
     assert line.startswith(f"step {BEGINNING + IN_A_ROW}: {said}")
 
 
+def test_a_run_that_is_broken_from_its_second_step_on_is_told_at_the_fourth() -> None:
+    (line,) = alarms_of({ESS: [1.0, 0.12, 0.02, 0.02, 0.14]})
+    assert line.startswith(f"step 4: {ESS} is 0.02, and was 1 in the run's beginning: ")
+
+
 def test_what_improves_raises_no_alarm() -> None:
     late = {ESS: 1.0, COSINE: -0.9, KL: 0.0}
     assert alarms_of({name: values + [late[name]] * 9 for name, values in CALM.items()}) == []
