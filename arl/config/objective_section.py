@@ -20,6 +20,7 @@ from arl.errors import RecipeError
 COLUMNS = ("proximal_logprobs", "sampled_logprobs", "reference_logprobs")  # what the trainer computes
 SAMPLED = "sampled_logprobs"
 REFERENCE = "reference_logprobs"
+ESS = "behavior_weight/effective_sample_size"  # a metric of objectives with behavior weights; train.scale_by_ess
 Normalizer = Literal["tokens", "sequences", "sequence_means", "constant"]
 Reduction = Literal["mean", "max", "effective_sample_size"]  # the last is (Σ x)² / (n Σ x²)
 

@@ -18,7 +18,7 @@ from arl.config.cluster_section import Cluster as Cluster
 from arl.config.data_section import Data as Data
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
-from arl.config.objective_section import SAMPLED
+from arl.config.objective_section import ESS, SAMPLED
 from arl.config.objective_section import AdvantageSection as AdvantageSection
 from arl.config.objective_section import ObjectiveSection as ObjectiveSection
 from arl.config.rollout_section import LagFile as LagFile
@@ -291,6 +291,11 @@ class Recipe(Section):
             raise ValueError(
                 "rollout.staleness null: objective.proximal sampled and train.ratio_parts_every keep the versions that "
                 "may have sampled a token, and nothing bounds these; give a bound"
+            )
+        if self.train.scale_by_ess and ESS not in self.objective.statistics:
+            raise ValueError(
+                f"train.scale_by_ess: objective.kind {self.objective.kind} has no behavior weight, so nothing has an "
+                f"effective sample size; choose decoupled_ppo, or an objective with the metric {ESS}"
             )
         overlong = self.reward.overlong
         if overlong is not None and overlong.buffer >= rollout.max_new_tokens:

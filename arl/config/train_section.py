@@ -46,6 +46,9 @@ class Train(Section):
     """Optimizer updates per step; must divide problems_per_step."""
     learning_rate: PositiveFloat = 1e-6
     """Peak. Published runs of 0.6B to 1.5B parameters take 1e-6 to 2e-5; a tiny model takes 1e-4 or more."""
+    scale_by_ess: bool = False
+    """Multiply the rate of each update by the root of the effective sample size of its behavior weights (arXiv
+    2602.17616; docs/staleness.md)."""
     ramp_steps: NonNegative = 0
     """Optimizer updates in which the learning rate rises linearly to its peak."""
     decay_to: Fraction = 1.0

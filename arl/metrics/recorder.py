@@ -21,6 +21,7 @@ from arl.clock import now
 from arl.data.text_codec import TextCodec
 from arl.errors import UserCodeError
 from arl.files import writing
+from arl.metrics.alarms import Alarms
 from arl.metrics.audit import Selection
 from arl.metrics.batch import EndedGroups, ages_of, batch_metrics, source_metrics
 from arl.metrics.names import OF_EVALUATION, Record, is_defined, number
@@ -109,12 +110,14 @@ class RunRecords:
         self.tokens_trained = 0  # of all steps
         self.evaluations: dict[str, tuple[int, float]] = {}  # suite -> its newest version, and that one's accuracy
         self.evaluated: set[tuple[str, int]] = set()  # suites with the versions that they have measured
+        self.alarms = Alarms()
         for record in past:
             self.add(record)
 
     def add(self, record: Record) -> None:
         """Take the next record, of a step or of an evaluation."""
         self.newest.append(record)
+        self.alarms.add(record)
         if "tokens/trained" in record:
             self.tokens_trained += int(number(record, "tokens/trained"))
         for name in record:
@@ -308,6 +311,7 @@ class Recorder:
         state.last_step = now()
         state.ended = EndedGroups()
         self._at_last_step = meters
+        told = len(self.records.alarms.said)
         self._write(record)
         self._show_samples(batch, result)
         if self._trajectories:
@@ -315,6 +319,8 @@ class Recorder:
                 self._trajectories.write(group_rows(group, TRAINED, batch.version, tokens))
             self._trajectories.end_step()
         self._display.step(record)
+        for line in [*self.records.alarms.said.values()][told:]:
+            self._display.note(line)
         self._note_equal_rewards(record)
         self._recorded(result.version)
 

@@ -91,6 +91,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     waits: tuple[WaitStatus, ...] = ()  # longest first
     speed: Speed | None = None
     rewards: dict[str, tuple[int, float]] = {}  # training, or a suite -> newest version, mean
+    alarms: tuple[str, ...] = ()  # of arl.metrics.alarms
     seconds_left: float | None = None
     processes: tuple[ProcessStatus, ...] = ()
 
@@ -191,6 +192,8 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
     if status.rewards:
         rewards = (f"{name} {mean:.3f} at version {version}" for name, (version, mean) in status.rewards.items())
         yield "reward", " · ".join(rewards)
+    for alarm in status.alarms:
+        yield "alarm", alarm
 
 
 def draw_processes(processes: Sequence[ProcessStatus], most: int = MAX_PROCESSES) -> RenderableType:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from arl.metrics.alarms import WATCHED, Alarms
 from arl.report.arms import STALENESS, Arm, make_arms
 from arl.report.parts import ReportSection, Table, arm_table, by_arm, metric_curves
 from arl.report.runs import LoadedRun, load_runs
@@ -138,13 +139,23 @@ def advice(arm: Arm) -> list[str]:
         remedy = "a warm start (`arl sft`), easier problems" if reward.mean <= 0 else "harder problems"
         seen = "see by `arl samples RUN --step 1` what was answered and how it was graded"
         return [f"each step had equal rewards, {reward.mean:g}, and nothing to learn from: {seen}; {remedy}."]
-    return [*_bottleneck(arm), *_waste(arm)]
+    return [*_alarms(arm), *_bottleneck(arm), *_waste(arm)]
 
 
 def advice_on_run(directory: Path) -> list[str]:
     """Return what the numbers of one run suggest."""
     arms, _ = make_arms(load_runs([directory])[0])
     return advice(arms[0]) or [NOTHING]
+
+
+def _alarms(arm: Arm) -> Iterator[str]:
+    """Say where the training of a run has left the range of its beginning."""
+    for run in arm.runs:
+        alarms = Alarms()
+        watched = {name: run.columns[name] for name in WATCHED if name in run.columns}
+        for i, step in enumerate(run.steps):
+            alarms.add({"step": float(step)} | {name: column[i].tolist() for name, column in watched.items()})
+        yield from (f"seed {run.seed}, {line}." for line in alarms.said.values())
 
 
 def _bottleneck(arm: Arm) -> Iterator[str]:

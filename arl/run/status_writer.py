@@ -102,6 +102,7 @@ class StatusWriter:
             waits=longest_waits(current_waits()),
             speed=speed,
             rewards=rewards,
+            alarms=tuple(records.alarms.said.values()),
             seconds_left=None if speed is None else seconds_left(recipe.train, version, records.tokens_trained, speed),
             processes=(here, *(() if parts is None else parts.processes())),
         )

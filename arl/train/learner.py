@@ -112,6 +112,7 @@ class Learner:
         self.version = version
         self._schedule = schedule_of(train)
         self._updates = version * train.minibatches
+        self._scales_by_ess = train.scale_by_ess
         self._halves_every = train.halves_every
         self._parts_every = train.ratio_parts_every
         self._skipped_in_a_row = 0
@@ -201,7 +202,9 @@ class Learner:
         self._kept = torch.zeros((), device=self.policy.device)  # tokens that the objective left in
         loss_sum = self._backward(minibatch, computed)
         is_warming = self.critic is not None and self.version < self.critic.settings.warmup_steps
-        rate = 0.0 if is_warming else self._schedule.rate(self._updates)
+        rate: float | Tensor = 0.0 if is_warming else self._schedule.rate(self._updates)
+        if self._scales_by_ess:
+            rate = rate * self._totals.effective_sample_size().sqrt()
         update = self.policy.update(rate, loss_sum, self._narrowing(minibatch))
         self._totals.close_update(update, rate)
         self._updates += 1

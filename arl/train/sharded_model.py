@@ -136,13 +136,14 @@ class ShardedModel(ScoredModel):
         summed = loss * self._world  # FSDP2 averages the gradient over ranks; here it is a sum
         summed.backward()  # type: ignore[no-untyped-call]
 
-    def update(self, learning_rate: float, loss: Tensor, scale: Tensor | None = None) -> Update:
+    def update(self, learning_rate: float | Tensor, loss: Tensor, scale: Tensor | None = None) -> Update:
         """Clip the gradient, update the weights, clear the gradient. Collective.
 
         If loss or gradient is not finite on some rank, every rank only clears the gradient. The device decides that, so
         nothing waits for it, except with float16, whose next minibatch needs the new loss scale.
 
         Args:
+            learning_rate: the same on each rank; () float32 on the device where it follows from the minibatch.
             loss: () float32, this rank's sum over micro-batches, without the loss scale.
             scale: () float32, the same on each rank; multiplies loss and gradient.
         """

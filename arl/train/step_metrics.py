@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from arl.config.objective_section import Statistic
+from arl.config.objective_section import ESS, Statistic
 from arl.data.model_limits import Flops
 from arl.launch.devices import peak_resident
 from arl.metrics.names import AGE_BUCKETS, FIRST_AGES
@@ -53,7 +53,7 @@ class StepTotals:
         self._largest = torch.full((len(self._maxima),), -torch.inf, dtype=torch.float64, device=device)
         self._before = self._sums, self._largest  # the update under way
         self.updates: list[Update] = []
-        self._learning_rate = 0.0
+        self._learning_rate: float | Tensor = 0.0
 
     def add(self, per_token: Mapping[str, Tensor], ages: Tensor) -> None:
         """Add the N tokens of a micro-batch.
@@ -73,7 +73,20 @@ class StepTotals:
         if self._maxima:
             self._largest = self._largest.maximum(torch.stack([per_token[v].double().max() for v in self._maxima]))
 
-    def close_update(self, update: Update, learning_rate: float) -> None:
+    def effective_sample_size(self) -> Tensor:
+        """Compute that of the behavior weights of the update under way, () float32; the host does not wait. Collective.
+
+        It is 1 where no token has a weight: then there is no gradient either.
+        """
+        value = self._statistics[ESS].value
+        rows = [0, 1 + self._rows.index((value, False)), 1 + self._rows.index((value, True))]
+        added = (self._sums - self._before[0])[rows].sum(1)
+        dist.all_reduce(added)
+        tokens, total, squares = added
+        size: Tensor = total.square() / (tokens * squares)
+        return size.where(squares > 0, 1.0).float()
+
+    def close_update(self, update: Update, learning_rate: float | Tensor) -> None:
         """Count the tokens added since the last update, unless this one was skipped."""
         self._learning_rate = learning_rate
         self.updates.append(update)
@@ -91,7 +104,7 @@ class StepTotals:
         """
         made = [update for update in self.updates if update.is_finite]
         metrics: dict[str, MetricValue] = {
-            "learning_rate": self._learning_rate,
+            "learning_rate": float(self._learning_rate),
             "train/skipped_updates": float(len(self.updates) - len(made)),
         }
         if made:

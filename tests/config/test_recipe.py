@@ -109,6 +109,10 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
             "  steps: 3\nrollout: {problems_per_step: 6}\n",
             "train.minibatches 4 must divide rollout.problems_per_step 6",
         ),
+        (
+            "  scale_by_ess: true\nobjective: ppo\n",
+            "train.scale_by_ess: objective.kind ppo has no behavior weight, so nothing has an effective sample size",
+        ),
         ("rollout: {group_size: 1}\n", "rollout.group_size 1 gives every episode advantage 0"),
         ("rollout: {top_p: 0.9}\n", "eval.top_p or eval.top_k, because training samples from the whole distribution"),
         ("rollout: {staleness: null}\n", "rollout.max_groups 96 makes groups about 4 versions old in the mean"),

@@ -83,3 +83,12 @@ GOOD |= {"time/train_s": 1.7}
 def test_advice_follows_from_the_numbers_and_names_them(tmp_path: Path, changed: Line, said: str) -> None:
     (line,) = advice(arm_of(tmp_path / "run", steps(GOOD | changed)))
     assert said in line
+
+
+def test_advice_begins_with_what_has_left_the_range_of_the_beginning(tmp_path: Path) -> None:
+    sizes = [0.9] * 6 + [0.1] * 4
+    lines = [
+        line | {"behavior_weight/effective_sample_size": size} for line, size in zip(steps({}, 10), sizes, strict=True)
+    ]
+    first, *_ = advice(arm_of(tmp_path / "run", lines))
+    assert first.startswith("seed 0, step 9: behavior_weight/effective_sample_size is 0.1, and was 0.9")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from arl.config.objective_section import ESS
 from arl.config.recipe import Train
 from arl.errors import TrainerError
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
@@ -55,6 +56,18 @@ def test_an_update_without_gradient_shrinks_what_decays_and_nothing_else(
     kept = {name for name in before if torch.equal(after[name], before[name])}
     assert shrunk == (set(before) if decayed == "all" else matrices(model.model))
     assert shrunk | kept == set(before)
+
+
+def test_a_rate_scaled_by_ess_makes_the_update_of_that_rate_times_the_root_of_the_metric(tiny: Path) -> None:
+    given = shard_of(batch(4, groups=4), minibatches=1)
+    scaled = learner(tiny, DecoupledPPO(), scale_by_ess=True, learning_rate=1e-3)
+    metrics = scaled.step(given)
+    size = metrics[ESS]
+    assert isinstance(size, float)
+    assert 0 < size < 0.99
+    plain = learner(tiny, DecoupledPPO(), learning_rate=1e-3 * size**0.5)
+    assert metrics["learning_rate"] == pytest.approx(plain.step(given)["learning_rate"], rel=1e-6)
+    assert_same_weights(weights(scaled), weights(plain), 1e-7)
 
 
 def poisoned(version: int, groups: int = 1, value: float = np.nan) -> Batch:
