@@ -50,16 +50,20 @@ def reference() -> str:
 
 
 def _sections(prefix: str, section: type[BaseModel], about: str = "") -> Iterator[str]:
-    """Write the section's own fields, those that a built-in kind of it adds, and then each section inside it."""
+    """Write the section's own fields, what each built-in kind adds or changes, and then each section inside it."""
     yield _table(f"`{prefix.rstrip('.')}`" if prefix else "Top level", prefix, section, about)
     described = {name: _default(field, section) for name, field in section.model_fields.items()}
     kinds: dict[str, FieldInfo] = {}
     for kind in getattr(section, "BUILT_IN", ()):
         chosen: type[BaseModel] = section.implementation({"kind": kind})  # type: ignore[attr-defined]
         fields = {name: field for name, field in chosen.model_fields.items() if name != "kind"}
-        known = {name for name, field in fields.items() if described.get(name) == _default(field, chosen)}
-        yield _table(f"`{prefix.rstrip('.')}` of kind `{kind}`", prefix, chosen, left_out={"kind", *known})
-        described |= {name: _default(field, chosen) for name, field in fields.items() if name not in described}
+        defaults = {name: _default(field, chosen) for name, field in fields.items()}
+        changed = [
+            f"`{name}` is {default}" for name, default in defaults.items() if described.get(name, default) != default
+        ]
+        about = f"Here {', '.join(changed)}." if changed else ""
+        yield _table(f"`{prefix.rstrip('.')}` of kind `{kind}`", prefix, chosen, about, left_out={"kind", *described})
+        described = defaults | described
         kinds |= {name: field for name, field in fields.items() if inner_sections(field.annotation)}
     for name, field in (given_fields(section) | kinds).items():
         for inner in inner_sections(field.annotation):

@@ -30,7 +30,7 @@ from arl.models.load import check_weights, empty_model
 from arl.sync.buckets import ITEM_BYTES
 from arl.sync.choose import buffer_place, held_versions, published_bytes
 from arl.train.critic import give_value_head
-from arl.train.rank_bytes import ParameterCounts, rank_bytes, with_critic, workload
+from arl.train.rank_bytes import ParameterCounts, RankBytes, rank_bytes, with_critic, workload
 from arl.types import Transport
 
 CONTEXT = 1_000_000_000  # CUDA's context of a process, with the code of its libraries and cuBLAS's workspace
@@ -176,12 +176,8 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     device_bytes = given.device_bytes or 0
     free = max(device_bytes - CONTEXT, 0)  # for an engine that starts
     total = given.parameters.total
-    work = workload(recipe, given.longest, on_gpus)
-    rank = rank_bytes(given.parameters, given.shape, recipe.train, work)
-    trained = total
-    if given.critic is not None:
-        trained += given.critic[0].total
-        rank = with_critic(rank, rank_bytes(*given.critic, recipe.train, work))
+    trained = total + (0 if given.critic is None else given.critic[0].total)
+    rank = _rank(recipe, given, on_gpus)
     version = published_bytes(total, recipe.train.dtype)
     place = buffer_place(version, max(free - rank.resident, 0)) if on_gpus else "host"
     held = held_versions(transport, given.kept, place, on_gpus)
@@ -218,20 +214,30 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         budgets.append(MemoryBudget(trainer, f"at its peak, {rank.when}", training, given.device_bytes))
         budgets.append(MemoryBudget(server, "while it generates", generating, given.device_bytes))
     else:
-        ranks = len(placement.ranks)
         servers = len(placement.engines) + (0 if placement.evaluation is None else 1)
         engines = servers * recipe.engine.tensor_parallel  # each worker is a process with its part of weights and cache
-        parts = {name: size * ranks for name, size in rank.parts.items()}
+        parts = {name: size * len(placement.ranks) for name, size in rank.parts.items()}
         parts |= {name: size * engines for name, size in generating.items()}
         parts["published weights"] = (held.on_host + held.in_files) * version
         parts["copy for a checkpoint"] = CHECKPOINT_BYTES * trained
-        parts["frozen models"] = (
-            _frozen_models(recipe) + (given.kept if recipe.needs_sampling_versions else 0)
-        ) * version
-        parts["processes"] = PROCESS_ON_CPU * (1 + ranks + engines)
-        when = f"with every rank at its peak, {rank.when}, beside all engines"
-        budgets.append(MemoryBudget("the host", when, parts, given.host_bytes))
+        kept = given.kept if recipe.needs_sampling_versions else 0
+        parts["frozen models"] = (_frozen_models(recipe) + kept) * version
+        parts["processes"] = PROCESS_ON_CPU * (1 + len(placement.ranks) + engines)
+        budgets.append(
+            MemoryBudget(
+                "the host", f"with every rank at its peak, {rank.when}, beside all engines", parts, given.host_bytes
+            )
+        )
     return MemoryPlan(budgets, share, cache)
+
+
+def _rank(recipe: Recipe, given: MemoryInputs, on_gpus: bool) -> RankBytes:
+    """Return what a rank holds, with its critic."""
+    work = workload(recipe, given.longest, on_gpus)
+    rank = rank_bytes(given.parameters, given.shape, recipe.train, work)
+    if given.critic is None:
+        return rank
+    return with_critic(rank, rank_bytes(*given.critic, recipe.train, work))
 
 
 def _frozen_models(recipe: Recipe) -> int:

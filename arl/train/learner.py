@@ -159,10 +159,7 @@ class Learner:
         seconds = seconds_between(begin, moment(device))
         self._refuse_skipped(self._totals.updates)
         if metrics.get("behavior_weight/mean") == 0.0:
-            raise TrainerError(
-                f"objective.weight left out every token of the step of version {self.version}: its bounds meet nothing "
-                "of what engines and trainer compute; raise objective.weight.high, or lower objective.weight.low"
-            )
+            raise TrainerError("objective.weight left out every token of a step; make [low, high] wider")
         self.version += 1
         if self._average:
             self._average.update()
