@@ -87,6 +87,7 @@ class MemoryInputs(Struct, frozen=True):
     kept: int  # versions that engines may still load
     device_bytes: int | None  # memory of one GPU; None: not known
     host_bytes: int | None  # memory of the host that is free; None: not known
+    teacher: ParameterCounts | None = None  # of a teacher beside the policy
 
 
 def plan_recipe(
@@ -129,6 +130,7 @@ def plan_recipe(
         kept=kept,
         device_bytes=min((one.device_bytes for one in nodes if one.device_bytes is not None), default=None),
         host_bytes=free_memory() if is_here and len(nodes) == 1 else None,
+        teacher=ParameterCounts.of(empty_model(recipe.objective.teacher.path)) if recipe.objective.teacher else None,
     )
     memory = plan_memory(recipe, placement, transport, given)
     num_devices = sum(len(node.devices) for node in nodes)
@@ -180,9 +182,10 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     generating, cache = _engine(recipe, given, taken if on_gpus else None)
     budgets = []
     if on_gpus:
-        frozen = ITEM_BYTES[recipe.train.dtype] * (given.parameters.root + 3 * given.parameters.largest_block)
+        others = [given.parameters] * bool(_frozen_models(recipe)) + ([given.teacher] if given.teacher else [])
+        gathered = max((one.root + 3 * one.largest_block for one in others), default=0)
         training = rank.parts | {
-            "a frozen model's gathered weights": frozen * bool(_frozen_models(recipe)),
+            "a frozen model's gathered weights": ITEM_BYTES[recipe.train.dtype] * gathered,
             "published weights": on_device,
             f"gaps in torch's memory ({GAPS:.0%})": int(GAPS * (rank.peak + on_device)),
             "trainer's CUDA context": CONTEXT,
@@ -210,7 +213,7 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         parts["copy for a checkpoint"] = CHECKPOINT_BYTES * total
         parts["frozen models"] = (
             _frozen_models(recipe) + (given.kept if recipe.needs_sampling_versions else 0)
-        ) * version
+        ) * version + (published_bytes(given.teacher.total, recipe.train.dtype) if given.teacher else 0)
         parts["processes"] = PROCESS_ON_CPU * (1 + ranks + engines)
         when = f"with every rank at its peak, {rank.when}, beside all engines"
         budgets.append(MemoryBudget("the host", when, parts, given.host_bytes))
@@ -218,7 +221,7 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
 
 
 def _frozen_models(recipe: Recipe) -> int:
-    """Return how many models lie beside the policy in host memory."""
+    """Return how many models of the policy's size lie beside it in host memory."""
     return sum(column in recipe.objective.needed_columns for column in (REFERENCE, SAMPLED))
 
 

@@ -95,7 +95,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     lags = load_lags(recipe)
     codecs = starting_codecs(recipe)
     codec = next(iter(codecs.values()))
-    notes += _check_reference(recipe, codec)
+    notes += _check_other_models(recipe, codec)
     for each in codecs.values():
         check_tools(each, recipe.rollout.tools)
     limits = starting_limits(recipe, codec)
@@ -138,19 +138,22 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     )
 
 
-def _check_reference(recipe: Recipe, codec: HuggingFaceCodec) -> list[str | None]:
-    """Look for the reference, if the recipe needs one that the run does not make; return a note about where it is.
+def _check_other_models(recipe: Recipe, codec: HuggingFaceCodec) -> list[str | None]:
+    """Look for the reference and the teacher that the run does not make; return notes about where they are.
 
     Raises:
-        DataError: it is nowhere, or of another vocabulary than the policy, whose `codec` is given.
+        DataError: one is nowhere, or of another vocabulary than the policy, whose `codec` is given.
     """
-    reference = recipe.objective.reference
-    if reference is None or not reference.is_elsewhere or REFERENCE not in recipe.objective.needed_columns:
-        return []
-    field = "objective.reference.path"
-    note = check_model_source(reference.path, field)
-    refuse_other_vocabulary(reference.path, field, codec)
-    return [note]
+    paths = {}
+    reference, teacher = recipe.objective.reference, recipe.objective.teacher
+    if reference and reference.is_elsewhere and REFERENCE in recipe.objective.needed_columns:
+        paths["objective.reference.path"] = reference.path
+    if teacher:
+        paths["objective.teacher.path"] = teacher.path
+    notes = [check_model_source(path, field) for field, path in paths.items()]
+    for field, path in paths.items():
+        refuse_other_vocabulary(path, field, codec)
+    return notes
 
 
 def _with_memory_share(

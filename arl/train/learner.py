@@ -12,7 +12,7 @@ log-probabilities and entropies of these tokens. So the two sum up to the miniba
 weights and clips are those of the whole.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from transformers.utils import CONFIG_NAME
 
 from arl.config.objective_section import REFERENCE, SAMPLED
 from arl.config.recipe import ObjectiveSection, Train
+from arl.config.teacher_section import TEACHER, TOP_IDS, TOP_LOGPROBS
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
 from arl.models.model_files import local_copy, with_dtype
@@ -33,12 +34,12 @@ from arl.train.algorithms.terms import PARTS_METRICS, penalized, ratio_parts
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
 from arl.train.other_versions import MovingAverage, SamplingVersions
-from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
+from arl.train.packing import PLACES, Minibatch, Shard
 from arl.train.placed_batch import place_batch
 from arl.train.scored_model import ScoredModel
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.sharding import compute_deterministically, init_ranks
-from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics, moment, seconds_between
+from arl.train.step_metrics import ENTROPY, StepTotals, TokenLog, hardware_metrics, moment, seconds_between
 from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
@@ -46,28 +47,7 @@ CURRENT = "current_logprobs"
 PROXIMAL = "proximal_logprobs"
 # Columns that ranks compute with models of their own, by name: (N,) float32 each, of a micro-batch's loss tokens. They
 # never travel, and reach the objective beside those of the batch, or in their place.
-RankColumns = dict[str, Tensor]
-
-
-class TokenLog:
-    """Collect what one rank computes in a step of the loss tokens whose places are known."""
-
-    def __init__(self) -> None:
-        self._places: list[np.ndarray] = []
-        self._columns: dict[str, list[Tensor]] = {}
-
-    def add(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """Add columns of a micro-batch's loss tokens, (N,) each without gradient."""
-        self._places.append(places)
-        for name, column in columns.items():
-            self._columns.setdefault(name, []).append(column)
-
-    def logprobs(self) -> TokenLogprobs | None:
-        """Return what was collected, on the CPU; None if that is nothing. Waits for the device."""
-        if not self._places:
-            return None
-        columns = {name: torch.cat(parts).to("cpu", torch.float32).numpy() for name, parts in self._columns.items()}
-        return TokenLogprobs(np.concatenate(self._places), columns)
+RankColumns = dict[str, Tensor]  # of a teacher also (N, k)
 
 
 class Half(NamedTuple):
@@ -126,6 +106,9 @@ class Learner:
             self.frozen[REFERENCE] = frozen_model(path if decay is not None else local_copy(objective.reference.path))
             if decay is not None:
                 self._average = MovingAverage(self.policy, self.frozen[REFERENCE], decay)
+        if objective.teacher:
+            self.frozen[TEACHER] = frozen_model(local_copy(objective.teacher.path))
+        self._top_k = objective.teacher.top_k if objective.teacher else 0
         if SAMPLED in objective.needed_columns or train.ratio_parts_every:
             self._sampling = SamplingVersions(self.policy, frozen_model(path), oldest_age, version)
         self.version = version
@@ -275,7 +258,11 @@ class Learner:
         """Compute the log-probabilities of a model for column `name`, (N,), of each micro-batch."""
         for of_minibatch, minibatch in zip(columns, minibatches, strict=True):
             for own, batch in zip(of_minibatch, minibatch.micro_batches, strict=True):
-                own[name] = model.score_loss_tokens(batch)
+                if name == TEACHER and self._top_k:
+                    vocab = self.policy.model.config.vocab_size
+                    own[TOP_IDS], own[TOP_LOGPROBS] = model.top_logprobs(batch, self._top_k, vocab)
+                else:
+                    own[name] = model.score_loss_tokens(batch)
 
     def _backward(
         self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns], half: Half | None = None
@@ -349,7 +336,9 @@ class Learner:
         lengths = token_counts(columns["sequences"]) if self.objective.normalizer == "sequence_means" else None
         kept_names = self._measured + self._logged
 
-        def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        def row_loss(
+            logprob: Tensor, entropy: Tensor, rows: slice, top: Tensor | None = None
+        ) -> tuple[Tensor, tuple[Tensor, ...]]:
             """Compute the loss of the tokens whose score is among `rows`, and their values that are kept, (n,) each.
 
             The fused head calls it for one block of rows after another, with logprob and entropy (rows,) float32.
@@ -364,7 +353,10 @@ class Learner:
             if half is not None:
                 current = half.only(current, ages[first:end])
                 entropy_of = half.only(entropy_of, ages[first:end])
-            tokens = TokenColumns(current_logprobs=current, entropy=entropy_of, version=self.version, **given)
+                top = None if top is None else half.only(top.T, ages[first:end]).T
+            tokens = TokenColumns(
+                current_logprobs=current, entropy=entropy_of, top_logprobs=top, version=self.version, **given
+            )
             loss, per_token = self.objective.total(tokens)
             if lengths is not None:
                 loss = loss / lengths[first:end]
@@ -373,9 +365,9 @@ class Learner:
                 found |= ratio_parts(found[CURRENT], given[PROXIMAL], given[SAMPLED], given["behavior_logprobs"])
             return loss.sum() * scale, tuple(found[name] for name in kept_names)
 
-        if self.objective.needs_sequences:
-            logprob, entropy = self.policy.score(placed)
-            loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)))
+        if self._top_k or self.objective.needs_sequences:
+            logprob, entropy, top = self.policy.score_with(placed, computed.get(TOP_IDS))
+            loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)), top)
         else:
             loss, entropy, kept = self.policy.policy_loss(placed, row_loss)
         if half is None:

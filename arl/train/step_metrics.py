@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -21,12 +22,34 @@ from arl.data.model_limits import Flops
 from arl.launch.devices import peak_resident
 from arl.metrics.names import AGE_BUCKETS, FIRST_AGES
 from arl.train.micro_batch import MicroBatch, forward_flops
+from arl.train.packing import TokenLogprobs
 from arl.train.sharded_model import Update
 from arl.types import MetricValue
 
 ENTROPY = "entropy"
 TOKENS_BY_AGE = "by_age/tokens"
 NO_END = 2**31
+
+
+class TokenLog:
+    """Collect what one rank computes in a step of the loss tokens whose places are known."""
+
+    def __init__(self) -> None:
+        self._places: list[np.ndarray] = []
+        self._columns: dict[str, list[Tensor]] = {}
+
+    def add(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
+        """Add columns of a micro-batch's loss tokens, (N,) each without gradient."""
+        self._places.append(places)
+        for name, column in columns.items():
+            self._columns.setdefault(name, []).append(column)
+
+    def logprobs(self) -> TokenLogprobs | None:
+        """Return what was collected, on the CPU; None if that is nothing. Waits for the device."""
+        if not self._places:
+            return None
+        columns = {name: torch.cat(parts).to("cpu", torch.float32).numpy() for name, parts in self._columns.items()}
+        return TokenLogprobs(np.concatenate(self._places), columns)
 
 
 class StepTotals:

@@ -116,14 +116,19 @@ def test_with_coefficient_0_nothing_is_loaded(tiny: Path) -> None:
     assert trained.objective.leaves_out_zeros
 
 
-def test_a_reference_whose_ids_differ_is_refused_though_it_has_as_many(tiny: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(tiny, other)
-    file = other / "tokenizer.json"
+def other_ids(tiny: Path, directory: Path) -> Path:
+    """The same model, whose tokenizer has two tokens in each other's place."""
+    shutil.copytree(tiny, directory)
+    file = directory / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     ids = tokenizer["model"]["vocab"]
     ids["1"], ids["2"] = ids["2"], ids["1"]
     file.write_text(json.dumps(tokenizer))
+    return directory
+
+
+def test_a_reference_whose_ids_differ_is_refused_though_it_has_as_many(tiny: Path, tmp_path: Path) -> None:
+    other = other_ids(tiny, tmp_path / "other")
     sections: dict[str, Any] = {
         "model": {"path": str(tiny)},
         "data": {"task": "running_checksum"},
