@@ -15,9 +15,11 @@ from pydantic import ModelWrapValidatorHandler, model_validator
 from arl.config.imports import check_seam, import_attribute
 from arl.config.reference_section import BASE, Reference
 from arl.config.section import NonNegativeFloat, Section, Tokens
+from arl.config.teacher_section import TEACHER, Teacher
 from arl.errors import RecipeError
 
-COLUMNS = ("proximal_logprobs", "sampled_logprobs", "reference_logprobs")  # what the trainer computes
+# What the trainer computes.
+COLUMNS = ("proximal_logprobs", "sampled_logprobs", "reference_logprobs", TEACHER)
 SAMPLED = "sampled_logprobs"
 REFERENCE = "reference_logprobs"
 ESS = "behavior_weight/effective_sample_size"  # a metric of objectives with behavior weights; train.scale_by_ess
@@ -93,6 +95,10 @@ REFERENCE_METRICS = {
     "kl/reference": Statistic("kl_reference", "mean"),
     "by_age/kl_reference": Statistic("kl_reference", "mean", by_age=True),
 }
+TEACHER_METRICS = {
+    "kl/teacher": Statistic("kl_teacher", "mean"),
+    "by_age/kl_teacher": Statistic("kl_teacher", "mean", by_age=True),
+}
 
 
 class ObjectiveSection(ChosenSection):
@@ -134,6 +140,7 @@ class ObjectiveSection(ChosenSection):
     """β: β times the entropy (nats) of each loss token is subtracted from its loss. Published runs that use it take
     1e-4 to 1e-2. Above 0, groups of equal rewards are trained too."""
     reference: Reference | None = None
+    teacher: Teacher | None = None
 
     @model_validator(mode="after")
     def _has_its_constant(self) -> Self:
@@ -157,12 +164,14 @@ class ObjectiveSection(ChosenSection):
     @property
     def leaves_out_zeros(self) -> bool:
         """Return whether, with these settings, a trajectory whose advantages are all 0 has no gradient."""
-        return self.zero_advantage_is_zero_gradient and not self.entropy_coefficient and not self.active_reference
+        has_term = bool(self.entropy_coefficient or self.active_reference or self.teacher)
+        return self.zero_advantage_is_zero_gradient and not has_term
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
         """Return the columns that these settings need."""
-        return tuple(dict.fromkeys([*self.columns, *([REFERENCE] if self.active_reference else [])]))
+        of_terms = [*([REFERENCE] if self.active_reference else []), *(self.teacher.columns if self.teacher else [])]
+        return tuple(dict.fromkeys([*self.columns, *of_terms]))
 
     @property
     def active_reference(self) -> Reference | None:
@@ -181,10 +190,21 @@ class ObjectiveSection(ChosenSection):
         found = {}
         for name, declared in self.metrics.items():
             found[name] = declared if isinstance(declared, Statistic) else Statistic(name, declared)
-        return found | (REFERENCE_METRICS if self.active_reference else {})
+        found |= REFERENCE_METRICS if self.active_reference else {}
+        return found | (TEACHER_METRICS if self.teacher else {})
 
     def validate_settings(self) -> None:
-        _validate_columns(self, self.needed_columns, COLUMNS)
+        _validate_columns(self, self.columns, COLUMNS)
+        if TEACHER in self.columns and (self.teacher is None or self.teacher.top_k):
+            raise ValueError(
+                f"objective.kind {self.kind!r}: it reads the column {TEACHER!r}; say in objective.teacher of which "
+                "model, with top_k 0"
+            )
+        if self.teacher and not self.teacher.top_k and self.scope == "sequence":
+            raise ValueError(
+                f"objective.teacher.top_k 0: an advantage that differs from token to token, and objective.kind "
+                f"{self.kind} takes one for a whole trajectory; give top_k, such as 16"
+            )
         if REFERENCE in self.needed_columns and self.reference is None:
             raise ValueError(
                 f"objective.kind {self.kind!r}: it reads the column {REFERENCE!r}; say in objective.reference of which "

@@ -122,6 +122,7 @@ METRICS = {  # name -> formula [unit]
     "kl/proximal_current": "mean of u − 1 − log u over computed loss tokens: KL(π_prox ‖ π_θ) [nats]",
     "kl/behavior_current": "mean of r − 1 − log r over computed loss tokens, r = π_θ/π_behav: KL(π_behav ‖ π_θ) [nats]",
     "kl/reference": "mean of k3 over computed loss tokens: KL(π_θ ‖ π_ref), with objective.reference [nats]",
+    "kl/teacher": "with objective.teacher, mean over computed loss tokens of its divergence; top_k 0: of k3 [nats]",
     # ---- the same for the computed loss tokens of each age v − policy_version: one number for each of AGE_BUCKETS
     "by_age/tokens": "computed loss tokens [tokens]",
     "by_age/ratio": "mean of u",
@@ -133,6 +134,7 @@ METRICS = {  # name -> formula [unit]
     "by_age/kl_proximal_current": "mean of u − 1 − log u [nats]",
     "by_age/kl_behavior_current": "mean of r − 1 − log r, r = π_θ/π_behav [nats]",
     "by_age/kl_reference": "mean of k3: KL(π_θ ‖ π_ref) [nats]",
+    "by_age/kl_teacher": "mean of the divergence from the teacher [nats]",
     # of current/behavior = mismatch (of engine and trainer) · staleness · update: see train.ratio_parts_every
     "by_age/log_mismatch": "mean of log π_sampled − log π_behav, π_sampled the version that sampled the token [nats]",
     "by_age/log_staleness": "mean of log π_v − log π_sampled [nats]",

@@ -20,6 +20,7 @@ DIVERGENCES = {  # by age of the token -> the same over steps, and what it is
     "by_age/kl_proximal_current": ("kl/proximal_current", "KL(proximal‖current)"),
     "by_age/kl_behavior_current": ("kl/behavior_current", "KL(behavior‖current)"),
     "by_age/kl_reference": ("kl/reference", "KL(current‖reference)"),
+    "by_age/kl_teacher": ("kl/teacher", "divergence from the teacher"),
 }
 RATIO_PARTS = {  # with train.ratio_parts_every
     "by_age/log_mismatch": "log(sampled / behavior): engine and trainer",

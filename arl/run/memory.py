@@ -90,6 +90,7 @@ class MemoryInputs(Struct, frozen=True):
     device_bytes: int | None  # memory of one GPU; None: not known
     host_bytes: int | None  # memory of the host that is free; None: not known
     critic: tuple[ParameterCounts, ModelShape] | None = None
+    teacher: ParameterCounts | None = None  # of a teacher beside the policy
 
 
 def plan_recipe(
@@ -133,6 +134,7 @@ def plan_recipe(
         device_bytes=min((one.device_bytes for one in nodes if one.device_bytes is not None), default=None),
         host_bytes=free_memory() if is_here and len(nodes) == 1 else None,
         critic=_critic_sizes(recipe),
+        teacher=ParameterCounts.of(empty_model(recipe.objective.teacher.path)) if recipe.objective.teacher else None,
     )
     memory = plan_memory(recipe, placement, transport, given)
     num_devices = sum(len(node.devices) for node in nodes)
@@ -193,9 +195,10 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     generating, cache = _engine(recipe, given, taken if on_gpus else None)
     budgets = []
     if on_gpus:
-        frozen = ITEM_BYTES[recipe.train.dtype] * (given.parameters.root + 3 * given.parameters.largest_block)
+        others = [given.parameters] * bool(_frozen_models(recipe)) + ([given.teacher] if given.teacher else [])
+        gathered = max((one.root + 3 * one.largest_block for one in others), default=0)
         training = rank.parts | {
-            "a frozen model's gathered weights": frozen * bool(_frozen_models(recipe)),
+            "a frozen model's gathered weights": ITEM_BYTES[recipe.train.dtype] * gathered,
             "published weights": on_device,
             f"gaps in torch's memory ({GAPS:.0%})": int(GAPS * (rank.peak + on_device)),
             "trainer's CUDA context": CONTEXT,
@@ -221,7 +224,7 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         parts["published weights"] = (held.on_host + held.in_files) * version
         parts["copy for a checkpoint"] = CHECKPOINT_BYTES * trained
         kept = given.kept if recipe.needs_sampling_versions else 0
-        parts["frozen models"] = (_frozen_models(recipe) + kept) * version
+        parts["frozen models"] = (_frozen_models(recipe) + kept) * version + _teacher(recipe, given)
         parts["processes"] = PROCESS_ON_CPU * (1 + len(placement.ranks) + engines)
         budgets.append(
             MemoryBudget(
@@ -240,8 +243,12 @@ def _rank(recipe: Recipe, given: MemoryInputs, on_gpus: bool) -> RankBytes:
     return with_critic(rank, rank_bytes(*given.critic, recipe.train, work))
 
 
+def _teacher(recipe: Recipe, given: MemoryInputs) -> int:
+    return published_bytes(given.teacher.total, recipe.train.dtype) if given.teacher else 0
+
+
 def _frozen_models(recipe: Recipe) -> int:
-    """Return how many models lie beside the policy in host memory."""
+    """Return how many models of the policy's size lie beside it in host memory."""
     return sum(column in recipe.objective.needed_columns for column in (REFERENCE, SAMPLED))
 
 

@@ -148,6 +148,8 @@ def _check_users_of_tokens(recipe: Recipe, codecs: Mapping[str, HuggingFaceCodec
     reference = recipe.objective.reference
     if reference is not None and reference.is_elsewhere and REFERENCE in recipe.objective.needed_columns:
         others["objective.reference.path"] = reference.path
+    if recipe.objective.teacher is not None:
+        others["objective.teacher.path"] = recipe.objective.teacher.path
     critic = recipe.train.critic
     if critic is not None and critic.path is not None:
         others["train.critic.path"] = critic.path

@@ -29,6 +29,7 @@ from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
 from arl.train.packing import Minibatch, advantages_per_token
 from arl.train.placed_batch import PlacedBatch, place_batch
+from arl.train.scored_model import RankColumns
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.step_metrics import moment, seconds_between
 from arl.types import MetricValue
@@ -36,9 +37,6 @@ from arl.types import MetricValue
 CRITIC = "critic"  # its directory in a checkpoint
 HEAD = "lm_head.weight"
 ADVANTAGES = "advantages"  # as the batch brings them: each token's reward
-# Columns that ranks compute with models of their own, by name: (N,) float32 each, of a micro-batch's loss tokens. They
-# never travel, and reach the objective beside those of the batch, or in their place.
-RankColumns = dict[str, Tensor]
 
 
 def give_value_head(model: PreTrainedModel) -> None:

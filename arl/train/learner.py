@@ -22,21 +22,22 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers.utils import CONFIG_NAME
 
-from arl.config.objective_section import REFERENCE, SAMPLED
+from arl.config.objective_section import SAMPLED
 from arl.config.recipe import AdvantageSection, ObjectiveSection, Train
+from arl.config.teacher_section import TOP_IDS
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
-from arl.models.model_files import local_copy, with_dtype
+from arl.models.model_files import with_dtype
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
-from arl.train.algorithms.terms import PARTS_METRICS, penalized, ratio_parts
-from arl.train.critic import CRITIC, Critic, RankColumns
+from arl.train.algorithms.terms import PARTS_METRICS, ratio_parts
+from arl.train.critic import CRITIC
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
-from arl.train.other_versions import MovingAverage, SamplingVersions
 from arl.train.packing import PLACES, Minibatch, Shard
 from arl.train.placed_batch import place_batch
-from arl.train.scored_model import ScoredModel
+from arl.train.rank_columns import PROXIMAL, ModelsBeside
+from arl.train.scored_model import RankColumns
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.sharding import compute_deterministically, init_ranks
 from arl.train.step_metrics import ENTROPY, StepTotals, TokenLog, hardware_metrics, moment, seconds_between
@@ -45,7 +46,6 @@ from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
 CURRENT = "current_logprobs"
-PROXIMAL = "proximal_logprobs"
 IS_KEPT = "is_kept"
 
 
@@ -94,21 +94,9 @@ class Learner:
         self.policy = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective
-        self.frozen: dict[str, ScoredModel] = {}  # by the column that each computes
-        self._average: MovingAverage | None = None
-        self._sampling: SamplingVersions | None = None
-
-        def frozen_model(where: str | Path) -> ScoredModel:
-            return ScoredModel(where, train, temperature, self.policy.device, frozen=True)
-
-        if REFERENCE in objective.needed_columns:
-            assert objective.reference is not None, "the recipe has checked it"
-            decay = objective.reference.decay
-            self.frozen[REFERENCE] = frozen_model(path if decay is not None else local_copy(objective.reference.path))
-            if decay is not None:
-                self._average = MovingAverage(self.policy, self.frozen[REFERENCE], decay)
-        if SAMPLED in objective.needed_columns or train.ratio_parts_every:
-            self._sampling = SamplingVersions(self.policy, frozen_model(path), oldest_age, version)
+        given = (Path(path), train, objective, advantage, temperature, version, resumed, oldest_age)
+        self.beside = ModelsBeside(self.policy, *given)
+        self.critic = self.beside.critic
         self.version = version
         self._schedule = schedule_of(train)
         self._updates = version * train.minibatches
@@ -117,18 +105,12 @@ class Learner:
         self._parts_every = train.ratio_parts_every
         self._skipped_in_a_row = 0
         self._logged: tuple[str, ...] = (CURRENT, PROXIMAL) if PROXIMAL in objective.needed_columns else (CURRENT,)
-        self.critic: Critic | None = None
-        if train.critic is not None:
-            assert advantage is not None, "the recipe has checked it"
-            self.critic = Critic(Path(path), train, train.critic, advantage, self.policy.device, version, resumed)
+        if self.critic is not None:
             self._logged += ("advantages",)
         self._begin()
         self.flops = model_flops(str(path))
         if resumed:
             self.policy.load_optimizer(Path(path))
-            self.policy.load_beside(Path(path))
-            if self._average:
-                self._average.reload()
 
     def step(self, shard: Shard[MicroBatch]) -> dict[str, MetricValue]:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.
@@ -146,12 +128,11 @@ class Learner:
         device = self.policy.device
         start = moment(device)
         self._begin()
-        computed = self._rank_columns(shard.minibatches)
+        computed = self.beside.columns(shard.minibatches, self.version, self._takes_apart)
         middle = moment(device)
         stale_fresh = self._stale_fresh_cosine(shard.minibatches[0], computed[0])
         begin = moment(device)
-        if self._sampling:
-            self._sampling.keep(self.version)
+        self.beside.keep(self.version)
         for number, (minibatch, columns) in enumerate(zip(shard.minibatches, computed, strict=True)):
             self._progress = number / len(shard.minibatches)
             self._update(minibatch, columns)
@@ -161,8 +142,7 @@ class Learner:
         if metrics.get("behavior_weight/mean") == 0.0:
             raise TrainerError("objective.weight left out every token of a step; make [low, high] wider")
         self.version += 1
-        if self._average:
-            self._average.update()
+        self.beside.follow()
         if self.policy.loss_scale.is_dynamic:
             metrics["train/loss_scale"] = self.policy.loss_scale.value
         metrics["time/proximal_s"] = seconds_between(start, middle)
@@ -258,42 +238,6 @@ class Learner:
         """Return the minibatch of a step that is computed first: 0, or 1 if a proximal pass comes before it."""
         return int(self._uses_proximal and num_minibatches > 1)
 
-    @torch.no_grad()
-    def _rank_columns(self, minibatches: Sequence[Minibatch[MicroBatch]]) -> list[list[RankColumns]]:
-        """Compute the columns that come from models of the ranks: for each micro-batch of each minibatch."""
-        found: list[list[RankColumns]] = [[{} for _ in range(len(m.micro_batches))] for m in minibatches]
-        for name, model in self.frozen.items():
-            self._score(name, model, found, minibatches)
-        if self._sampling and (SAMPLED in self.objective.needed_columns or self._takes_apart):
-            packs = [batch for minibatch in minibatches for batch in minibatch.micro_batches]
-            scored = self._sampling.score(self.version, packs)
-            for own, column in zip((own for of_minibatch in found for own in of_minibatch), scored, strict=True):
-                own[SAMPLED] = column
-        penalty = self.objective.active_reference
-        if penalty and penalty.place == "reward":
-            for of_minibatch, minibatch in zip(found, minibatches, strict=True):
-                for own, batch in zip(of_minibatch, minibatch.micro_batches, strict=True):
-                    given = place_batch(batch, self.policy.device).arrays
-                    behavior = given["behavior_logprobs"]
-                    own["advantages"] = penalized(given["advantages"], behavior, own[REFERENCE], penalty)
-        if self.critic is not None:
-            self.critic.estimate(minibatches, found)
-        if self._uses_proximal:  # the first minibatch meets the weights from before the step anyway
-            self._score(PROXIMAL, self.policy, found[1:], minibatches[1:])
-        return found
-
-    def _score(
-        self,
-        name: str,
-        model: ScoredModel,
-        columns: Sequence[Sequence[RankColumns]],
-        minibatches: Sequence[Minibatch[MicroBatch]],
-    ) -> None:
-        """Compute the log-probabilities of a model for column `name`, (N,), of each micro-batch."""
-        for of_minibatch, minibatch in zip(columns, minibatches, strict=True):
-            for own, batch in zip(of_minibatch, minibatch.micro_batches, strict=True):
-                own[name] = model.score_loss_tokens(batch)
-
     def _backward(
         self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns], half: Half | None = None
     ) -> Tensor:
@@ -366,7 +310,9 @@ class Learner:
         lengths = token_counts(columns["sequences"]) if self.objective.normalizer == "sequence_means" else None
         kept_names = (*self._measured, *self._logged, *((IS_KEPT,) if self.objective.narrows else ()))
 
-        def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        def row_loss(
+            logprob: Tensor, entropy: Tensor, rows: slice, top: Tensor | None = None
+        ) -> tuple[Tensor, tuple[Tensor, ...]]:
             """Compute the loss of the tokens whose score is among `rows`, and their values that are kept, (n,) each.
 
             The fused head calls it for one block of rows after another, with logprob and entropy (rows,) float32.
@@ -381,9 +327,9 @@ class Learner:
             if half is not None:
                 current = half.only(current, ages[first:end])
                 entropy_of = half.only(entropy_of, ages[first:end])
-            tokens = TokenColumns(
-                current_logprobs=current, entropy=entropy_of, version=self.version, progress=self._progress, **given
-            )
+                top = None if top is None else half.only(top.T, ages[first:end]).T
+            given |= {"current_logprobs": current, "entropy": entropy_of, "top_logprobs": top}
+            tokens = TokenColumns(version=self.version, progress=self._progress, **given)
             loss, per_token = self.objective.total(tokens)
             if lengths is not None:
                 loss = loss / lengths[first:end]
@@ -392,9 +338,9 @@ class Learner:
                 found |= ratio_parts(found[CURRENT], given[PROXIMAL], given[SAMPLED], given["behavior_logprobs"])
             return loss.sum() * scale, tuple(found[name] for name in kept_names)
 
-        if self.objective.needs_sequences:
-            logprob, entropy = self.policy.score(placed)
-            loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)))
+        if TOP_IDS in computed or self.objective.needs_sequences:
+            logprob, entropy, top = self.policy.score_with(placed, computed.get(TOP_IDS))
+            loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)), top)
         else:
             loss, entropy, kept = self.policy.policy_loss(placed, row_loss)
         if half is None:

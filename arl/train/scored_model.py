@@ -18,7 +18,7 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from transformers import PreTrainedModel
 
 from arl.config.recipe import Train
-from arl.kernels.linear_logprob import linear_logprob
+from arl.kernels.linear_logprob import linear_logprob, linear_logprobs, linear_top_logprobs
 from arl.kernels.linear_policy_loss import RowLoss, linear_policy_loss
 from arl.kernels.rows import tune_rows
 from arl.models.flash import choose_flash
@@ -28,6 +28,10 @@ from arl.train.placed_batch import LAYOUT, PlacedBatch, place_batch
 from arl.train.sharded_weights import ShardedWeights
 
 T = TypeVar("T")
+# Columns that ranks compute with models of their own, by name: (N,) float32 each, of a micro-batch's loss tokens; of a
+# teacher's likeliest tokens (N, k). They never travel, and reach the objective beside those of the batch, or in their
+# place.
+RankColumns = dict[str, Tensor]
 
 
 class ScoredModel(ShardedWeights):
@@ -64,6 +68,35 @@ class ScoredModel(ShardedWeights):
             return linear_logprob(hidden, weight, targets, self.temperature, self._logits_dtype)
 
         return self._forward(batch, scores)
+
+    def score_with(self, batch: PlacedBatch, others: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Do what `score` does, and return the logprobs of other tokens at each loss token too, (N, k) of ids (N, k).
+
+        Loss tokens that share a score have the same others.
+        """
+        if others is None:
+            return *self.score(batch), None
+        targets = batch.arrays["score_targets"]
+        score_of = batch.arrays["loss_scores"]
+        ids = others.new_zeros(len(targets), others.shape[1]).index_copy(0, score_of, others)
+
+        def scores(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+            columns = torch.cat([targets[:, None], ids], 1)
+            return linear_logprobs(hidden, weight, columns, self.temperature, self._logits_dtype)
+
+        logprobs, entropy = self._forward(batch, scores)
+        return logprobs[:, 0], entropy, logprobs[:, 1:].index_select(0, score_of)
+
+    def top_logprobs(self, batch: MicroBatch, k: int, vocab: int) -> tuple[Tensor, Tensor]:
+        """Return the k likeliest tokens below `vocab` at each loss token, and their logprobs, (N, k) each."""
+        placed = place_batch(batch, self.device)
+
+        def top(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+            return linear_top_logprobs(hidden, weight, k, vocab, self.temperature, self._logits_dtype)
+
+        ids, logprobs = self._forward(placed, top)
+        score_of = placed.arrays["loss_scores"]
+        return ids.index_select(0, score_of), logprobs.index_select(0, score_of)
 
     def score_loss_tokens(self, batch: MicroBatch) -> Tensor:
         """Return the log-probabilities of a micro-batch's loss tokens, (N,)."""

@@ -31,6 +31,27 @@ TOKENS_BY_AGE = "by_age/tokens"
 NO_END = 2**31
 
 
+class TokenLog:
+    """Collect what one rank computes in a step of the loss tokens whose places are known."""
+
+    def __init__(self) -> None:
+        self._places: list[np.ndarray] = []
+        self._columns: dict[str, list[Tensor]] = {}
+
+    def add(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
+        """Add columns of a micro-batch's loss tokens, (N,) each without gradient."""
+        self._places.append(places)
+        for name, column in columns.items():
+            self._columns.setdefault(name, []).append(column)
+
+    def logprobs(self) -> TokenLogprobs | None:
+        """Return what was collected, on the CPU; None if that is nothing. Waits for the device."""
+        if not self._places:
+            return None
+        columns = {name: torch.cat(parts).to("cpu", torch.float32).numpy() for name, parts in self._columns.items()}
+        return TokenLogprobs(np.concatenate(self._places), columns)
+
+
 class StepTotals:
     """Hold sums and maxima over a step's computed loss tokens, and the results of its updates.
 
@@ -146,27 +167,6 @@ def _quotient(tokens: float, total: float, squares: float | None = None) -> floa
     if not tokens or squares == 0:
         return None
     return total / tokens if squares is None else total**2 / (tokens * squares)
-
-
-class TokenLog:
-    """Collect what one rank computes in a step of the loss tokens whose places are known."""
-
-    def __init__(self) -> None:
-        self._places: list[np.ndarray] = []
-        self._columns: dict[str, list[Tensor]] = {}
-
-    def add(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """Add columns of a micro-batch's loss tokens, (N,) each without gradient."""
-        self._places.append(places)
-        for name, column in columns.items():
-            self._columns.setdefault(name, []).append(column)
-
-    def logprobs(self) -> TokenLogprobs | None:
-        """Return what was collected, on the CPU; None if that is nothing. Waits for the device."""
-        if not self._places:
-            return None
-        columns = {name: torch.cat(parts).to("cpu", torch.float32).numpy() for name, parts in self._columns.items()}
-        return TokenLogprobs(np.concatenate(self._places), columns)
 
 
 def moment(device: torch.device) -> Any:

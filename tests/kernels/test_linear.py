@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from arl.kernels import head
-from arl.kernels.linear_logprob import linear_logprob, linear_logprob_ref
+from arl.kernels.linear_logprob import (
+    linear_logprob,
+    linear_logprob_ref,
+    linear_logprobs,
+    linear_top_logprobs,
+)
 from arl.kernels.linear_policy_loss import LossAndStats, RowLoss, linear_policy_loss, linear_policy_loss_ref
 from arl.train.algorithms.behavior_weight import Weight
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
@@ -138,3 +143,31 @@ def test_float32_logits_of_bfloat16_inputs_have_only_the_rounding_of_their_gradi
         assert error <= 1.02 * error_of_rounded
     logprob, entropy = linear_logprob(*tensors, 0.8, torch.float32)
     torch.testing.assert_close((logprob, entropy), (wide[1], wide[2]))
+
+
+@KERNELS
+@given(st.integers(0, 40), st.integers(2, 200), st.integers(1, 16), st.integers(1, 8))
+def test_several_targets_of_a_row_have_the_logprobs_and_gradients_of_all_logits(
+    rows: int, vocab: int, width: int, num_targets: int
+) -> None:
+    """Targets of a row may be equal: the sampled token is often among a teacher's likeliest."""
+    hidden, weight, _ = inputs(rows, vocab, width)
+    targets = torch.randint(vocab, (rows, num_targets))
+    slopes = torch.randn(rows, num_targets + 1)
+    found = linear_logprobs(hidden, weight, targets, 0.8)
+    gradients = torch.autograd.grad(sum_of(found, slopes), (hidden, weight))
+    exact_hidden, exact_weight, _ = doubled((hidden, weight, targets))
+    logp = (exact_hidden @ exact_weight.T / 0.8).log_softmax(-1)
+    exact = logp.gather(1, targets), -(logp.exp() * logp).sum(-1)
+    exact_gradients = torch.autograd.grad(sum_of(exact, slopes.double()), (exact_hidden, exact_weight))
+    for ours, theirs in zip((*found, *gradients), (*exact, *exact_gradients), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+    k = min(num_targets, vocab - 1)
+    ids, top = linear_top_logprobs(hidden, weight, k, vocab - 1, 0.8)
+    torch.testing.assert_close(top.double(), logp[:, : vocab - 1].topk(k).values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logp.gather(1, ids), top.double(), rtol=1e-4, atol=1e-4)
+
+
+def sum_of(results: tuple[Tensor, Tensor], slopes: Tensor) -> Tensor:
+    logprobs, entropy = results
+    return (logprobs * slopes[:, 1:]).sum() + (entropy * slopes[:, 0]).sum()

@@ -16,6 +16,8 @@ ON_DEMAND = frozenset(  # of settings that are off by default, or of devices who
         "curriculum/skipped",
         "kl/reference",
         "by_age/kl_reference",
+        "kl/teacher",
+        "by_age/kl_teacher",
         *(f"by_age/{kind}_{part}" for kind in ("log", "k3") for part in ("mismatch", "staleness", "update")),
     }
 )

@@ -28,12 +28,14 @@ def token_columns(
     *,
     proximal: Tensor | None = None,
     reference: Tensor | None = None,
+    teacher: Tensor | None = None,
+    top: tuple[Tensor, Tensor] | None = None,
     entropy: Tensor | None = None,
     sequences: Tensor | None = None,
     policy_versions: Tensor | None = None,
     version: int = 0,
 ) -> TokenColumns:
-    """Each token is of a sequence of its own and of version 0, unless said otherwise."""
+    """Each token is of a sequence of its own and of version 0, unless said otherwise. `top`: of policy and teacher."""
     tokens = torch.arange(len(current))
     return TokenColumns(
         current_logprobs=current,
@@ -41,6 +43,9 @@ def token_columns(
         behavior_logprobs=behavior,
         proximal_logprobs=proximal,
         reference_logprobs=reference,
+        teacher_logprobs=teacher,
+        top_logprobs=top[0] if top else None,
+        teacher_top_logprobs=top[1] if top else None,
         advantages=advantages,
         policy_versions=torch.zeros_like(tokens) if policy_versions is None else policy_versions,
         sequences=tokens if sequences is None else sequences,

@@ -151,7 +151,9 @@ def test_the_penalty_of_a_reference_is_a_reward_of_its_token(tiny: Path) -> None
     penalty = Reference(path=str(tiny), coefficient=0.1, kl="k1", place="reward")
     trained = learner(tiny, GAE(whiten=False), objective=PPO(reference=penalty))
     minibatches = shard_of(batch(0, groups=4, size=4)).minibatches
-    for minibatch, of_minibatch in zip(minibatches, trained._rank_columns(minibatches), strict=True):
+    for minibatch, of_minibatch in zip(
+        minibatches, trained.beside.columns(minibatches, trained.version, False), strict=True
+    ):
         for pack, own in zip(minibatch.micro_batches, of_minibatch, strict=True):
             penalties = 0.1 * (pack.columns["behavior_logprobs"] - own["reference_logprobs"].numpy())
             rewards = pack.columns["advantages"] - penalties

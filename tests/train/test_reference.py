@@ -100,7 +100,7 @@ def test_a_step_with_a_reference_costs_one_forward_of_it_and_nothing_else(
     shard = shard_of(batch(4, groups=8, size=4), 2, capacity=200)
     plain, penalized = learner(tiny), learner(tiny, made)
     calls = [count_forwards(model) for model in (plain.policy.model, penalized.policy.model)]
-    calls.append(count_forwards(penalized.frozen[REFERENCE].model))
+    calls.append(count_forwards(penalized.beside.frozen[REFERENCE].model))
     before = plain.step(shard)
     after = penalized.step(shard)
     packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
@@ -112,18 +112,23 @@ def test_a_step_with_a_reference_costs_one_forward_of_it_and_nothing_else(
 @pytest.mark.usefixtures("alone")
 def test_with_coefficient_0_nothing_is_loaded(tiny: Path) -> None:
     trained = learner(tiny, objective("/nowhere", coefficient=0))
-    assert trained.frozen == {}
+    assert trained.beside.frozen == {}
     assert trained.objective.leaves_out_zeros
 
 
-def test_a_reference_whose_ids_differ_is_refused_though_it_has_as_many(tiny: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(tiny, other)
-    file = other / "tokenizer.json"
+def other_ids(tiny: Path, directory: Path) -> Path:
+    """The same model, whose tokenizer has two tokens in each other's place."""
+    shutil.copytree(tiny, directory)
+    file = directory / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     ids = tokenizer["model"]["vocab"]
     ids["1"], ids["2"] = ids["2"], ids["1"]
     file.write_text(json.dumps(tokenizer))
+    return directory
+
+
+def test_a_reference_whose_ids_differ_is_refused_though_it_has_as_many(tiny: Path, tmp_path: Path) -> None:
+    other = other_ids(tiny, tmp_path / "other")
     sections: dict[str, Any] = {
         "model": {"path": str(tiny)},
         "data": {"task": "running_checksum"},
@@ -178,7 +183,7 @@ def test_the_average_follows_each_step_and_goes_on_from_a_checkpoint(tiny: Path,
     resumed = Learner(tmp_path / "saved", learner_section(train), made, version=5, resumed=True)
     for name, weight in shards(held, "average").items():
         assert torch.equal(shards(resumed, "average")[name], weight), name
-        assert torch.equal(resumed.frozen[REFERENCE].in_host_memory(torch.float32)[name], weight), name
+        assert torch.equal(resumed.beside.frozen[REFERENCE].in_host_memory(torch.float32)[name], weight), name
 
 
 def learner_section(train: dict[str, Any]) -> Any:

@@ -10,10 +10,11 @@ Shapes: N loss tokens, in the order of their scores in the pack.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from arl.config.objective_section import ObjectiveSection
+from arl.train.algorithms.distillation import divergence, taught
 from arl.train.algorithms.terms import kl_terms
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenColumns:
-    """Hold what a loss may read of N loss tokens. Only `current_logprobs` and `entropy` carry a gradient.
+    """Hold what a loss may read of N loss tokens. `current_logprobs`, `entropy` and `top_logprobs` carry a gradient.
 
     Columns that the objective does not ask for (`ObjectiveSection.columns`) are None.
     """
@@ -39,6 +40,9 @@ class TokenColumns:
     sampled_logprobs: "Tensor | None" = None  # (N,) float32, log π of the version that sampled each token
     reference_logprobs: "Tensor | None" = None  # (N,) float32, log π of a frozen model
     teacher_logprobs: "Tensor | None" = None  # (N,) float32, log π of a teacher
+    teacher_top_ids: "Tensor | None" = None  # (N, k) int64, the teacher's likeliest tokens
+    teacher_top_logprobs: "Tensor | None" = None  # (N, k) float32, log π of the teacher
+    top_logprobs: "Tensor | None" = None  # (N, k) float32, log π_θ of the same tokens
     values: "Tensor | None" = None  # (N,) float32, a critic's values
 
 
@@ -66,6 +70,9 @@ class Objective(ObjectiveSection):
 
     def total(self, tokens: TokenColumns) -> "tuple[Tensor, dict[str, Tensor]]":
         """Compute the loss of each token with all terms that the settings ask for; see `loss`."""
+        if self.teacher:
+            advantages = taught(tokens.advantages, tokens.current_logprobs, tokens.teacher_logprobs, self.teacher)
+            tokens = replace(tokens, advantages=advantages)
         loss, values = self.loss(tokens)
         if self.entropy_coefficient:
             loss = loss - self.entropy_coefficient * tokens.entropy
@@ -74,6 +81,14 @@ class Objective(ObjectiveSection):
             if self.active_reference.place == "loss":
                 loss = loss + self.active_reference.coefficient * kl_terms(self.active_reference.kl, *columns)
             values = values | {"kl_reference": kl_terms("k3", *columns).detach()}
+        if self.teacher and self.teacher.top_k:
+            assert tokens.top_logprobs is not None and tokens.teacher_top_logprobs is not None, "the learner fills them"
+            apart = divergence(self.teacher.kl, tokens.top_logprobs, tokens.teacher_top_logprobs)
+            loss = loss + self.teacher.coefficient * apart
+            values = values | {"kl_teacher": apart.detach()}
+        elif self.teacher:
+            columns = (tokens.current_logprobs, tokens.teacher_logprobs, tokens.behavior_logprobs)
+            values = values | {"kl_teacher": kl_terms("k3", *columns).detach()}
         return loss, values
 
     @abstractmethod
