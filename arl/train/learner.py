@@ -236,7 +236,8 @@ class Learner:
 
     def first_minibatch(self, num_minibatches: int) -> int:
         """Return the minibatch of a step that is computed first: 0, or 1 if a proximal pass comes before it."""
-        return int(self._uses_proximal and num_minibatches > 1)
+        others = self.frozen or self._sampling or self.critic  # they score all minibatches, before that pass
+        return int(self._uses_proximal and num_minibatches > 1 and not others)
 
     def _backward(
         self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns], half: Half | None = None
