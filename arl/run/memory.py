@@ -27,6 +27,7 @@ from arl.launch.placement import Placement, engine_share
 from arl.models.load import check_weights, empty_model
 from arl.sync.buckets import ITEM_BYTES
 from arl.sync.choose import buffer_place, held_versions, published_bytes
+from arl.train.lora import inject
 from arl.train.rank_bytes import ParameterCounts, rank_bytes, workload
 from arl.types import Transport
 
@@ -113,6 +114,8 @@ def plan_recipe(
     model = empty_model(path)
     if os.path.isdir(path):  # otherwise it is downloaded when the run begins
         check_weights(model, path)
+    if recipe.train.lora is not None:
+        inject(model, recipe.train.lora)
     config = model_config(path)
     shape = ModelShape.of(config)
     width = recipe.engine.tensor_parallel

@@ -136,6 +136,7 @@ async def open_trainer(
         broadcast_seconds=deadlines.blocked_broadcast,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         takes_turns=ranks[0].takes_turns,
+        seed=recipe.seed,
     )
     client = TrainerClient(
         init,

@@ -78,6 +78,7 @@ class Init(_Message, frozen=True):
     broadcast_seconds: float = 60.0  # deadline of every wait for an engine
     checked_as: str | None = None  # dtype of engines whose weights are compared
     takes_turns: bool = False  # engines use its devices between its steps
+    seed: int = 0  # of what the ranks draw
     master_address: str = ""  # where the ranks meet; empty: torchrun's environment says it
     master_port: int = 0
 

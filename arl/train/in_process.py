@@ -57,6 +57,7 @@ class InProcessTrainer:
             temperature=recipe.rollout.temperature,
             version=version,
             resumed=version > 0,
+            seed=recipe.seed,
         )
         assert self._learner.policy.device.type == "cpu", "the virtual world computes on the CPU"
         target = FileTarget if recipe.sync.transport == "file" else MemoryTarget

@@ -25,7 +25,7 @@ from transformers.utils import CONFIG_NAME
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
-from arl.models.model_files import with_dtype
+from arl.models.model_files import base_of, with_dtype
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.micro_batch import MicroBatch
@@ -92,6 +92,7 @@ class Learner:
         version: v at the start.
         resumed: `path` is a checkpoint; continue with its optimizer state.
         deadline_seconds: for every collective.
+        seed: of LoRA adapters.
     """
 
     def __init__(
@@ -103,12 +104,14 @@ class Learner:
         version: int = 0,
         resumed: bool = False,
         deadline_seconds: float = 600.0,
+        seed: int = 0,
     ) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
         if train.deterministic:
             compute_deterministically()
-        self.policy = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
+        base = base_of(path) if resumed and train.lora else path
+        self.policy = ShardedModel(base, train, temperature, init_ranks(deadline_seconds), seed)
         self.frozen: dict[str, ScoredModel] = {}
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective

@@ -43,6 +43,7 @@ class Rank:
             version=init.version,
             resumed=init.resumed,
             deadline_seconds=init.collective_seconds,
+            seed=init.seed,
         )
         self._joiner = ThreadPoolExecutor(1, "joiner")
         self._saver = ThreadPoolExecutor(1, "saver")
