@@ -28,7 +28,7 @@ from arl.models.load import check_weights, empty_model
 from arl.sync.buckets import ITEM_BYTES
 from arl.sync.choose import buffer_place, held_versions, published_bytes
 from arl.train.lora import inject
-from arl.train.rank_bytes import ParameterCounts, rank_bytes, workload
+from arl.train.rank_bytes import FLOAT32, MOMENTS_BYTES, ParameterCounts, rank_bytes, workload
 from arl.types import Transport
 
 CONTEXT = 1_000_000_000  # CUDA's context of a process, with the code of its libraries and cuBLAS's workspace
@@ -38,7 +38,6 @@ GAPS = 0.05  # of what is allocated: blocks of packs of varying size do not fill
 SGLANG_GRAPHS = 2_000_000_000
 SGLANG_SHARE = 0.82  # of free memory, for weights and cache: about what SGLang 0.5.20 chooses on a GPU of 80 GB
 PROCESS_ON_CPU = 500_000_000
-CHECKPOINT_BYTES = 12  # a parameter: weights and moments, which all ranks of a host copy and write in the background
 NUM_LARGEST = 3  # parts that a message names
 MIN_CAPACITY = 64  # tokens of a slot: see arl.models.slot_cache
 REMEDIES = (
@@ -207,7 +206,8 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         parts = {name: size * ranks for name, size in rank.parts.items()}
         parts |= {name: size * engines for name, size in generating.items()}
         parts["published weights"] = (held.on_host + held.in_files) * version
-        parts["copy for a checkpoint"] = CHECKPOINT_BYTES * total
+        # All ranks of a host copy weights and moments, and write them in the background.
+        parts["copy for a checkpoint"] = FLOAT32 * total + MOMENTS_BYTES * (given.parameters.adapters or total)
         parts["processes"] = PROCESS_ON_CPU * (1 + ranks + engines)
         when = f"with every rank at its peak, {rank.when}, beside all engines"
         budgets.append(MemoryBudget("the host", when, parts, given.host_bytes))

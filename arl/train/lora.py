@@ -5,18 +5,25 @@
 PEFT names the parameters NAME.base_layer.weight, NAME.lora_A.default.weight and NAME.lora_B.default.weight.
 """
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from arl.config.train_section import Lora
-from arl.errors import InputError
+from arl.data.hub import SOURCE
+from arl.errors import DataError, InputError
+from arl.files import remove_any, writing
+from arl.models.model_files import base_of
 from arl.models.weights import BASE, LORA, own_rows, plain_name
 from arl.train.sharding import local_part
+from arl.train.training_copy import OPTIMIZER
 
 A = ".lora_A.default.weight"
 B = ".lora_B.default.weight"
@@ -79,3 +86,41 @@ def merged(shards: Mapping[str, Tensor], parameters: Mapping[str, Tensor], scali
             weight = weight + scaling * (shards[layer + B] @ whole)
         found[plain_name(name)] = weight
     return found
+
+
+def export_adapter(checkpoint: Path, output: Path) -> None:
+    """Write the adapters of a checkpoint as PEFT's `PeftModel.from_pretrained` reads them, all or nothing.
+
+    Raises:
+        InputError: `output` exists.
+        DataError: the run of the checkpoint had no adapters, or a file cannot be read.
+        DiskError: the output cannot be written.
+    """
+    from peft import LoraConfig
+
+    base = base_of(checkpoint)
+    lora = Lora.model_validate(json.loads((checkpoint / SOURCE).read_bytes())["lora"])
+    if output.exists():
+        raise InputError(f"--output {output}: exists already; remove it, or choose another one")
+    rows: dict[str, list[Tensor]] = {}
+    for file in sorted(checkpoint.glob(f"{OPTIMIZER}*.safetensors")):  # in the order of the ranks
+        for name, tensor in load_file(file).items():
+            if name.startswith("model.") and LORA in name:
+                rows.setdefault(f"base_model.model.{name.replace('.default.', '.')}", []).append(tensor)
+    if not rows:
+        raise DataError(f"{checkpoint}: has no adapters; give a checkpoint of a run with train.lora")
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets or ()),
+        base_model_name_or_path=base,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+    )
+    partial = output.with_name(f".{output.name}.partial")
+    with writing(output):
+        remove_any(partial)  # of an export that was killed
+        config.save_pretrained(str(partial))
+        weights = {name: torch.cat(parts) for name, parts in rows.items()}
+        save_file(weights, partial / "adapter_model.safetensors", metadata={"format": "pt"})
+        partial.rename(output)

@@ -40,7 +40,8 @@ def trained(
     model: str, train: dict[str, Any], objective: dict[str, Any] | None = None
 ) -> tuple[list[dict[str, MetricValue]], dict[str, Tensor]]:
     """Return metrics of a few steps, and the weights after them."""
-    section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, halves_every=1, **({"capacity": 64} | train))
+    settings = {"learning_rate": 1.5e-4, "capacity": 64} | train
+    section = Train.model_validate({"dtype": "float32", "minibatches": 2, "halves_every": 1, **settings})
     chosen = ObjectiveSection.model_validate(objective or {})
     assert isinstance(chosen, Objective)
     learner = Learner(model, section, chosen)
