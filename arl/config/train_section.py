@@ -34,6 +34,17 @@ class CriticSection(Section):
     """ε: how far an update may follow a value away from the one before the step. null: no bound."""
 
 
+class Lora(Section):
+    """Train adapters of low rank beside frozen weights (LoRA, arXiv 2106.09685), by PEFT."""
+
+    rank: Positive = 16
+    """Width of an adapter."""
+    alpha: Positive = 32
+    """Adapters count alpha / rank times."""
+    targets: tuple[str, ...] | None = None
+    """Last names of the layers that get one, as in [q_proj, v_proj]. null: all linear layers but the head."""
+
+
 class Train(Section):
     """Configure the learning side."""
 
@@ -97,6 +108,8 @@ class Train(Section):
     head: Literal["auto", "float32"] = "auto"
     """Precision of the logits in trainer and engines. auto: that of `dtype`. float32: engine and trainer agree better;
     chunks of logits are shorter. See docs/gpu.md."""
+    lora: Lora | None = None
+    """Train adapters alone. null: all weights. A full fine-tuning's learning rate times 10 is a good start."""
     deterministic: bool = False
     """The same weights and batch give the same update to the last bit, on the same GPUs and versions of torch and NCCL;
     docs/gpu.md has the cost. Timing still decides which version samples which token. Always so in `world: virtual`."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from arl.config.train_section import Lora
 from arl.data.hub import DESCRIPTION, SOURCE, snapshot_of
 from arl.data.model_limits import reading_model
 from arl.errors import DataError
@@ -88,6 +89,24 @@ def with_dtype(config: bytes, dtype: str) -> bytes:
     b'{"torch_dtype": "float32", "rms_norm_eps": 1e-05}'
     """
     return _DTYPE.sub(rb"\g<1>" + dtype.encode(), config)
+
+
+def with_base(source: bytes, base: str | Path, lora: Lora) -> bytes:
+    """Add to the content of SOURCE on what model a checkpoint's adapters sit, and how: a run that resumes needs it."""
+    found = json.loads(source) | {"base": str(local_copy(base).resolve()), "lora": lora.model_dump(mode="json")}
+    return json.dumps(found).encode()
+
+
+def base_of(checkpoint: str | Path) -> str:
+    """Return the model on which the adapters of a checkpoint sit.
+
+    Raises:
+        DataError: it has none, because its run trained all weights.
+    """
+    base = json.loads(read_description(checkpoint)[SOURCE]).get("base")
+    if base is None:
+        raise DataError(f"{checkpoint}: its run trained all weights; leave out train.lora, or begin a new run from it")
+    return str(base)
 
 
 def file_of_part(stem: str, part: int, parts: int) -> str:

@@ -16,6 +16,19 @@ from transformers import PreTrainedModel
 from arl.errors import DataError
 from arl.models.model_files import stored_tensors
 
+# In the names that PEFT gives to parameters of a model with LoRA adapters; see arl.train.lora.
+BASE = ".base_layer."
+LORA = ".lora_"
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a parameter has in a model without adapters.
+
+    >>> plain_name("model.layers.0.mlp.up_proj.base_layer.weight")
+    'model.layers.0.mlp.up_proj.weight'
+    """
+    return name.replace(BASE, ".")
+
 
 @torch.no_grad()
 def fill_model(
@@ -26,6 +39,8 @@ def fill_model(
     new: Collection[str] = (),
 ) -> None:
     """Allocate a model of the meta device, sharded or not, on `device`, and read the weights of `path` into it, cast.
+
+    LoRA adapters are left without values.
 
     Args:
         in_host_memory: weights stay there, and only buffers are on `device`; FSDP2 brings weights when they compute.
@@ -40,15 +55,15 @@ def fill_model(
     stored = stored_tensors(path)
     for name, parameter in model.named_parameters():
         first, end = own_rows(parameter)
-        if first == end:
+        if first == end or LORA in name:
             continue
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         if name in new:
             local.zero_()
             continue
-        file = stored[name].file
+        file = stored[plain_name(name)].file
         try:
-            rows = rows_of(file, name, first, end)
+            rows = rows_of(file, plain_name(name), first, end)
         except (OSError, SafetensorError) as error:
             raise DataError(f"model.path {path}: {file.name} cannot be read ({error})") from error
         local.copy_(rows, non_blocking=True)  # so that a GPU casts it rather than the CPU

@@ -133,6 +133,7 @@ def export(
     step: Annotated[str | None, typer.Option(help="Number of the checkpoint, or best. [the newest]")] = None,
     dtype: Annotated[str | None, typer.Option(help="As in bfloat16. [that of model.path]")] = None,
     output: Annotated[Path | None, typer.Option(help="Directory. [beside the checkpoint, step_N-DTYPE]")] = None,
+    adapter: Annotated[bool, typer.Option("--adapter", help="Only the LoRA adapters, in PEFT's format.")] = False,
 ) -> None:
     """Write a checkpoint as a model to hand on.
 
@@ -141,7 +142,15 @@ def export(
     from arl.models.export import export_model
     from arl.run.checkpoint import find_model
 
-    written, written_dtype = export_model(find_model(source, step), output, dtype)
+    checkpoint = find_model(source, step)
+    if adapter:
+        from arl.train.lora import export_adapter
+
+        written = output or checkpoint.with_name(f"{checkpoint.name}-adapter")
+        export_adapter(checkpoint, written)
+        typer.echo(f"{written}: give it to PeftModel.from_pretrained, or to a server")
+        return
+    written, written_dtype = export_model(checkpoint, output, dtype)
     size = sum(file.stat().st_size for file in written.rglob("*") if file.is_file())
     typer.echo(
         f"{written}: {size / 1e9:.3g} GB, {written_dtype}; give it to from_pretrained of transformers, or to a server"

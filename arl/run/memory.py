@@ -30,7 +30,8 @@ from arl.models.load import check_weights, empty_model
 from arl.sync.buckets import ITEM_BYTES
 from arl.sync.choose import buffer_place, held_versions, published_bytes
 from arl.train.critic import give_value_head
-from arl.train.rank_bytes import ParameterCounts, RankBytes, rank_bytes, with_critic, workload
+from arl.train.lora import inject
+from arl.train.rank_bytes import FLOAT32, MOMENTS_BYTES, ParameterCounts, RankBytes, rank_bytes, with_critic, workload
 from arl.types import Transport
 
 CONTEXT = 1_000_000_000  # CUDA's context of a process, with the code of its libraries and cuBLAS's workspace
@@ -40,7 +41,6 @@ GAPS = 0.05  # of what is allocated: blocks of packs of varying size do not fill
 SGLANG_GRAPHS = 2_000_000_000
 SGLANG_SHARE = 0.82  # of free memory, for weights and cache: about what SGLang 0.5.20 chooses on a GPU of 80 GB
 PROCESS_ON_CPU = 500_000_000
-CHECKPOINT_BYTES = 12  # a parameter: weights and moments, which all ranks of a host copy and write in the background
 NUM_LARGEST = 3  # parts that a message names
 MIN_CAPACITY = 64  # tokens of a slot: see arl.models.slot_cache
 REMEDIES = (
@@ -118,6 +118,8 @@ def plan_recipe(
     model = empty_model(path)
     if os.path.isdir(path):  # otherwise it is downloaded when the run begins
         check_weights(model, path)
+    if recipe.train.lora is not None:
+        inject(model, recipe.train.lora)
     config = model_config(path)
     shape = ModelShape.of(config)
     width = recipe.engine.tensor_parallel
@@ -178,7 +180,7 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     device_bytes = given.device_bytes or 0
     free = max(device_bytes - CONTEXT, 0)  # for an engine that starts
     total = given.parameters.total
-    trained = total + (0 if given.critic is None else given.critic[0].total)
+    critic = 0 if given.critic is None else given.critic[0].total
     rank = _rank(recipe, given, on_gpus)
     version = published_bytes(total, recipe.train.dtype)
     place = buffer_place(version, max(free - rank.resident, 0)) if on_gpus else "host"
@@ -222,7 +224,9 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         parts = {name: size * len(placement.ranks) for name, size in rank.parts.items()}
         parts |= {name: size * engines for name, size in generating.items()}
         parts["published weights"] = (held.on_host + held.in_files) * version
-        parts["copy for a checkpoint"] = CHECKPOINT_BYTES * trained
+        # All ranks of a host copy weights and moments, and write them in the background.
+        moments = MOMENTS_BYTES * (given.parameters.adapters or total)
+        parts["copy for a checkpoint"] = FLOAT32 * total + moments + (FLOAT32 + MOMENTS_BYTES) * critic
         kept = given.kept if recipe.needs_sampling_versions else 0
         parts["frozen models"] = (_frozen_models(recipe) + kept) * version + _teacher(recipe, given)
         parts["processes"] = PROCESS_ON_CPU * (1 + len(placement.ranks) + engines)

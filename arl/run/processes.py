@@ -138,6 +138,7 @@ async def open_trainer(
         broadcast_seconds=deadlines.blocked_broadcast,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         takes_turns=ranks[0].takes_turns,
+        seed=recipe.seed,
     )
     host = launcher.nodes[0].address
     records = recipe.output.trajectories

@@ -80,6 +80,7 @@ class Init(_Message, frozen=True):
     checked_as: str | None = None  # dtype of engines whose weights are compared
     advantage: dict[str, Any] = {}  # recipe section as JSON, if ranks compute it
     takes_turns: bool = False  # engines use its devices between its steps
+    seed: int = 0  # of what the ranks draw
     master_address: str = ""  # where the ranks meet; empty: torchrun's environment says it
     master_port: int = 0
 

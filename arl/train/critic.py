@@ -97,7 +97,7 @@ class Critic:
         self.settings = settings
         assert isinstance(advantage, Advantage), "the recipe has checked it"
         self._advantage: Advantage = advantage
-        own_train = train.model_copy(update={"learning_rate": settings.learning_rate})
+        own_train = train.model_copy(update={"learning_rate": settings.learning_rate, "lora": None})
         own_path = path / CRITIC if resumed else local_copy(settings.path or path)
         self.model = ValueModel(own_path, own_train, 1.0, device)
         if resumed:

@@ -59,6 +59,7 @@ class InProcessTrainer:
             resumed=version > 0,
             advantage=recipe.advantage,
             oldest_age=oldest_age(recipe, lags),
+            seed=recipe.seed,
         )
         assert self._learner.policy.device.type == "cpu", "the virtual world computes on the CPU"
         target = FileTarget if recipe.sync.transport == "file" else MemoryTarget

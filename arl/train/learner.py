@@ -27,7 +27,7 @@ from arl.config.recipe import AdvantageSection, ObjectiveSection, Train
 from arl.config.teacher_section import TOP_IDS
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
-from arl.models.model_files import with_dtype
+from arl.models.model_files import base_of, with_dtype
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.algorithms.terms import PARTS_METRICS, ratio_parts
@@ -73,6 +73,7 @@ class Learner:
         deadline_seconds: for every collective.
         advantage: recipe section, if ranks compute it by train.critic.
         oldest_age: of a token, versions; read if the versions that sampled tokens are needed.
+        seed: of LoRA adapters.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class Learner:
         deadline_seconds: float = 600.0,
         advantage: AdvantageSection | None = None,
         oldest_age: int = 0,
+        seed: int = 0,
     ) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
         if train.deterministic:
             compute_deterministically()
-        self.policy = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
+        base = base_of(path) if resumed and train.lora else path
+        self.policy = ShardedModel(base, train, temperature, init_ranks(deadline_seconds), seed)
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective
         given = (Path(path), train, objective, advantage, temperature, version, resumed, oldest_age)
@@ -236,8 +239,7 @@ class Learner:
 
     def first_minibatch(self, num_minibatches: int) -> int:
         """Return the minibatch of a step that is computed first: 0, or 1 if a proximal pass comes before it."""
-        others = self.frozen or self._sampling or self.critic  # they score all minibatches, before that pass
-        return int(self._uses_proximal and num_minibatches > 1 and not others)
+        return int(self._uses_proximal and num_minibatches > 1 and not self.beside.score_all)
 
     def _backward(
         self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns], half: Half | None = None

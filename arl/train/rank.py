@@ -45,6 +45,7 @@ class Rank:
             deadline_seconds=init.collective_seconds,
             advantage=advantage,
             oldest_age=init.oldest_age,
+            seed=init.seed,
         )
         self._joiner = ThreadPoolExecutor(1, "joiner")
         self._saver = ThreadPoolExecutor(1, "saver")

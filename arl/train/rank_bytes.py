@@ -24,12 +24,14 @@ their derivatives need no input. With float32 a norm's input is the residual str
 
 from typing import Literal, NamedTuple
 
+import torch
 from transformers import PreTrainedModel
 
 from arl.config.recipe import Recipe, Train
 from arl.data.model_limits import ModelShape
 from arl.kernels import head
 from arl.models.load import DTYPES
+from arl.models.weights import LORA
 from arl.train import sharding
 
 FLOAT32 = 4  # bytes of a number in which norms and attention's sums are computed
@@ -42,14 +44,21 @@ class ParameterCounts(NamedTuple):
     total: int
     largest_block: int  # 0: the blocks are gathered together with the root
     root: int  # embedding, last norm and head, and blocks that are too small for a unit
+    adapters: int = 0  # of LoRA, which then alone are trained; the other counts are without them
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "ParameterCounts":
         """Count those of a model, which may be on the meta device."""
-        total = sum(p.numel() for p in model.parameters())
-        blocks = [sum(p.numel() for p in block.parameters()) for block in model.model.layers]
+        total = _count(model)
+        blocks = [_count(block) for block in model.model.layers]
         units = [size for size in blocks if size >= sharding.WORTH_A_COLLECTIVE]
-        return cls(total, max(units, default=0), total - sum(units))
+        adapters = sum(p.numel() for name, p in model.named_parameters() if LORA in name)
+        return cls(total, max(units, default=0), total - sum(units), adapters)
+
+
+def _count(module: torch.nn.Module) -> int:
+    """Count the parameters of a module without those of adapters."""
+    return sum(p.numel() for name, p in module.named_parameters() if LORA not in name)
 
 
 class Workload(NamedTuple):
@@ -104,13 +113,16 @@ def rank_bytes(parameters: ParameterCounts, shape: ModelShape, train: Train, wor
     """Return what one rank allocates for updates of `work`. `train.dtype` is not auto."""
     item = DTYPES[train.dtype].itemsize
     shards = train.shard_ranks or train.ranks
-    shard = FLOAT32 * parameters.total // shards
+    # Only adapters have gradients and moments, where there are any. A frozen base is held as it computes.
+    trained = parameters.adapters or parameters.total
+    frozen = parameters.total if parameters.adapters else 0
+    shard = FLOAT32 * trained // shards
     needed, kept = _activations(shape, train, item)
     # With train.reshard a rank holds the root, a block and the next one, which is gathered ahead into a buffer from
     # which its tensors are copied; and its shard of the gradients.
     gathered = parameters.root + 3 * parameters.largest_block if train.reshard else parameters.total
-    gradients = shard if train.reshard else FLOAT32 * parameters.total
-    resident = {"weights": shard, "AdamW's moments": MOMENTS_BYTES * parameters.total // shards}
+    gradients = shard if train.reshard else FLOAT32 * trained
+    resident = {"weights": shard + item * frozen // shards, "AdamW's moments": MOMENTS_BYTES * trained // shards}
     computing = {
         **resident,
         "gathered weights": item * gathered,
@@ -124,6 +136,8 @@ def rank_bytes(parameters: ParameterCounts, shape: ModelShape, train: Train, wor
     # The buffer of the block before the root is freed when its collective has ended.
     accumulated = FLOAT32 if work.accumulates and not train.reshard else item
     reduced = (accumulated + FLOAT32) * parameters.root + FLOAT32 * parameters.largest_block + shard
+    if frozen:
+        reduced = (accumulated + FLOAT32) * trained + shard
     instants = {
         "in the loss": computing | {"head": _head(shape, train, item, work)},
         "in the backward": computing | {"one block's backward": of_block, "head": head_weight},

@@ -115,6 +115,11 @@ class ModelsBeside:
         else:
             own[name] = model.score_loss_tokens(batch)
 
+    @property
+    def score_all(self) -> bool:
+        """Return whether some model scores all minibatches, before the policy does."""
+        return bool(self.frozen or self._sampling or self.critic)
+
     def keep(self, version: int) -> None:
         """Keep the policy's weights, which are about to change, as those of `version`."""
         if self._sampling:

@@ -42,13 +42,19 @@ class ScoredModel(ShardedWeights):
         train: how to shard and compute.
         temperature: of the sampling policy; logprobs are of log_softmax(logits / temperature).
         device: of this rank.
-        frozen: see ShardedWeights.
+        frozen, seed: see ShardedWeights.
     """
 
     def __init__(
-        self, path: str | Path, train: Train, temperature: float, device: torch.device, frozen: bool = False
+        self,
+        path: str | Path,
+        train: Train,
+        temperature: float,
+        device: torch.device,
+        frozen: bool = False,
+        seed: int = 0,
     ) -> None:
-        super().__init__(path, train, device, frozen)
+        super().__init__(path, train, device, frozen, seed)
         self.temperature = temperature
         self.attention = choose_flash(device, self.dtype)
         self.model.scored = types.MethodType(_scored, self.model)

@@ -21,6 +21,7 @@ from torch import Tensor
 from arl.config.recipe import Train
 from arl.files import writing
 from arl.models.model_files import write_description
+from arl.models.weights import LORA
 from arl.train.optimizer import LossScale
 from arl.train.scored_model import ScoredModel
 from arl.train.sharding import local_part
@@ -95,10 +96,12 @@ class ShardedModel(ScoredModel):
         train: hyper-parameters.
         temperature: of the sampling policy; logprobs are of log_softmax(logits / temperature).
         device: of this rank.
+        seed: of LoRA adapters.
     """
 
-    def __init__(self, path: str | Path, train: Train, temperature: float, device: torch.device) -> None:
-        super().__init__(path, train, temperature, device)
+    def __init__(self, path: str | Path, train: Train, temperature: float, device: torch.device, seed: int = 0) -> None:
+        super().__init__(path, train, temperature, device, seed=seed)
+        self._trained = {name: local for name, local in self._local.items() if self._shards[name].requires_grad}
         self.clip_norm = train.clip_norm
         self._world = dist.get_world_size()
         self._reshard = train.reshard
@@ -113,12 +116,12 @@ class ShardedModel(ScoredModel):
     def _make_optimizer(self, train: Train) -> torch.optim.Optimizer:
         """Make AdamW with moments of zero: a checkpoint may come before the first update that is not skipped."""
         decaying = self._shards.keys() if train.decayed == "all" else matrices(self.model)
-        decayed = [local for name, local in self._local.items() if name in decaying]
-        others = [local for name, local in self._local.items() if name not in decaying]
+        decayed = [local for name, local in self._trained.items() if name in decaying]
+        others = [local for name, local in self._trained.items() if name not in decaying]
         groups = [{"params": decayed, "weight_decay": train.weight_decay}, {"params": others, "weight_decay": 0.0}]
         used = [group for group in groups if group["params"]]
         optimizer = torch.optim.AdamW(used, betas=train.betas, eps=train.eps, fused=True)
-        for local in self._local.values():
+        for local in self._trained.values():
             state = {moment: torch.zeros_like(local, requires_grad=False) for moment in MOMENTS}
             optimizer.state[local] = {"step": torch.zeros((), device=self.device), **state}
         return optimizer
@@ -151,14 +154,14 @@ class ShardedModel(ScoredModel):
         if scale is not None:
             torch._foreach_mul_(grads, scale)
             loss = loss * scale
-        means = [self._optimizer.state[local]["exp_avg"] for local in self._local.values()]
+        means = [self._optimizer.state[local]["exp_avg"] for local in self._trained.values()]
         update = Update(self._over_ranks(torch.cat([self._products(grads, means), loss[None]])))
         if self.loss_scale.is_dynamic and math.isfinite(update.loss):  # else the forward is at fault, and not the scale
             self.loss_scale.update(update.has_overflowed)
             update.is_absorbed = self.loss_scale.absorbs(update.has_overflowed)
         clip = (self.clip_norm / (update.norm + 1e-6)).where(update.norm > self.clip_norm, 1.0)
         torch._foreach_mul_(grads, clip.float())
-        for local, grad in zip(self._local.values(), grads, strict=True):
+        for local, grad in zip(self._trained.values(), grads, strict=True):
             local.grad = grad
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
@@ -196,13 +199,15 @@ class ShardedModel(ScoredModel):
                 read_rows(files, f"{kind}.{name}", self._shards[name], place)
 
     def _optimizer_state(self) -> dict[str, Tensor]:
-        """Return this rank's rows of AdamW's state by the names that they have in a file, and the loss scale."""
+        """Return this rank's rows of AdamW's state and adapters by their names in a file, and the loss scale."""
         found = {LOSS_SCALE: torch.tensor([self.loss_scale.value, self.loss_scale.num_good])}
-        for name, local in self._local.items():
+        for name, local in self._trained.items():
             state = self._optimizer.state[local]
             found["step"] = state["step"]  # every parameter has the same
             for moment in MOMENTS:
                 found[f"{moment}.{name}"] = state[moment]
+            if LORA in name:
+                found[name] = local.detach()  # what is written as a model has adapters merged
         return found
 
     def write(self, state: TrainingState, path: Path) -> None:
@@ -220,16 +225,18 @@ class ShardedModel(ScoredModel):
             self._copy.write(state, path)
 
     def load_optimizer(self, path: Path) -> None:
-        """Continue with the AdamW state of a checkpoint, which any number of ranks may have written."""
+        """Continue with AdamW's state and adapters of a checkpoint, which any number of ranks may have written."""
         files = sorted(path.glob(f"{OPTIMIZER}*.safetensors"))  # in the order of the ranks
         with safe_open(files[0], framework="pt") as first_file:
             step = first_file.get_tensor("step")
             loss_scale, num_good = first_file.get_tensor(LOSS_SCALE).tolist()
-        for name, local in self._local.items():
+        for name, local in self._trained.items():
             state = self._optimizer.state[local]
             state["step"].copy_(step)
             for moment in MOMENTS:
                 read_rows(files, f"{moment}.{name}", self._shards[name], state[moment])
+            if LORA in name:
+                read_rows(files, name, self._shards[name], local.detach())
         if self.loss_scale.is_dynamic:
             self.loss_scale.value = loss_scale
             self.loss_scale.num_good = int(num_good)
@@ -242,7 +249,7 @@ class ShardedModel(ScoredModel):
 
     def _gradient(self) -> list[Tensor]:
         grads = [local_part(p.grad) for p in self._shards.values() if p.grad is not None]
-        assert len(grads) == len(self._local), "a parameter without gradient"
+        assert len(grads) == len(self._trained), "a parameter without gradient"
         if self.loss_scale.is_dynamic:
             torch._foreach_mul_(grads, 1 / self.loss_scale.value)
         return grads

@@ -3,7 +3,8 @@
     model directory ─► empty model ─► shard ─► fill_model
     gather ─► what is published, or saved
 
-Weights that are trained are float32, frozen ones of the dtype that computes.
+Weights that are trained are float32, frozen ones of the dtype that computes. LoRA adapters are merged in float32, so
+all that leaves is as of a model without them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from arl.config.recipe import Train
+from arl.data.hub import SOURCE
 from arl.files import remove_any, writing
 from arl.models.load import DTYPES, check_weights, empty_model
-from arl.models.model_files import read_description, write_description
-from arl.models.weights import fill_model
+from arl.models.model_files import read_description, with_base, write_description
+from arl.models.weights import LORA, fill_model, plain_name
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
 from arl.train.gathering import Bucket, gather_buckets, shard_group
+from arl.train.lora import draw_adapters, inject, merged
 from arl.train.sharding import local_part, shard
 
 
@@ -34,18 +37,28 @@ class ShardedWeights:
         train: how to shard.
         device: of this rank.
         frozen: nothing trains it; its weights are in host memory while nothing computes with them.
+        seed: of the adapters.
     """
 
-    def __init__(self, path: str | Path, train: Train, device: torch.device, frozen: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, train: Train, device: torch.device, frozen: bool = False, seed: int = 0
+    ) -> None:
         self.device = device
         self.dtype = DTYPES[train.dtype]
         self.model, new = self.empty(path)
         self.description = read_description(path)  # now: the directory may change, or be gone, while a run goes on
+        self._lora = None if frozen else train.lora
         if frozen:
-            for parameter in self.model.requires_grad_(False).parameters():
+            self.model.requires_grad_(False)
+        if self._lora is not None:
+            self._lora = inject(self.model, self._lora)
+            self.description[SOURCE] = with_base(self.description[SOURCE], path, self._lora)
+        for parameter in self.model.parameters():
+            if not parameter.requires_grad:
                 parameter.data = parameter.data.to(self.dtype)  # not buffers: rotary frequencies stay float32
         self._root = shard(self.model, train, device, frozen)
         fill_model(self.model, path, device, in_host_memory=frozen, new=new)
+        draw_adapters(self.model, seed)
         self._shards = dict(self.model.named_parameters())
         self._local = {name: local_part(p.detach()) for name, p in self._shards.items()}
         self._group = shard_group(next(iter(self._shards.values())))
@@ -68,9 +81,10 @@ class ShardedWeights:
         self._wait_for_copies()
 
     def tensors(self, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-        """Return name, dtype and shape of every parameter, in the order of the model."""
+        """Return name, dtype and shape of every parameter, in the order of the model; adapters are merged."""
         name_of_dtype = str(dtype).removeprefix("torch.")
-        return tuple(TensorSpec(name, name_of_dtype, tuple(p.shape)) for name, p in self._shards.items())
+        shapes = {plain_name(name): tuple(p.shape) for name, p in self._shards.items() if LORA not in name}
+        return tuple(TensorSpec(name, name_of_dtype, shape) for name, shape in shapes.items())
 
     def full_state(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective."""
@@ -109,7 +123,8 @@ class ShardedWeights:
         return {name: local.to("cpu", dtype, copy=True) for name, local in self._local_weights().items()}
 
     def _local_weights(self) -> dict[str, Tensor]:
-        return {name: local.detach() for name, local in self._local.items()}
+        local = {name: local.detach() for name, local in self._local.items()}
+        return merged(local, self._shards, self._lora.alpha / self._lora.rank) if self._lora else local
 
     def _wait_for_copies(self) -> None:
         """Wait until what was copied to host memory is there."""
