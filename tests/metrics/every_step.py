@@ -14,6 +14,8 @@ ON_DEMAND = frozenset(  # of settings that are off by default, or of devices who
         "train/loss_scale",
         "hardware/mfu",
         "curriculum/skipped",
+        "time/critic_s",
+        *(name for name in METRICS if name.startswith("critic/")),
         "kl/reference",
         "by_age/kl_reference",
         "kl/teacher",
