@@ -197,10 +197,8 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     generating, cache = _engine(recipe, given, taken if on_gpus else None)
     budgets = []
     if on_gpus:
-        others = [given.parameters] * bool(_frozen_models(recipe)) + ([given.teacher] if given.teacher else [])
-        gathered = max((one.root + 3 * one.largest_block for one in others), default=0)
         training = rank.parts | {
-            "a frozen model's gathered weights": ITEM_BYTES[recipe.train.dtype] * gathered,
+            "a frozen model's gathered weights": _gathered_frozen(recipe, given),
             "published weights": on_device,
             f"gaps in torch's memory ({GAPS:.0%})": int(GAPS * (rank.peak + on_device)),
             "trainer's CUDA context": CONTEXT,
@@ -227,14 +225,10 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         # All ranks of a host copy weights and moments, and write them in the background.
         moments = MOMENTS_BYTES * (given.parameters.adapters or total)
         parts["copy for a checkpoint"] = FLOAT32 * total + moments + (FLOAT32 + MOMENTS_BYTES) * critic
-        kept = given.kept if recipe.needs_sampling_versions else 0
-        parts["frozen models"] = (_frozen_models(recipe) + kept) * version + _teacher(recipe, given)
+        parts["frozen models"] = _frozen(recipe, given, version)
         parts["processes"] = PROCESS_ON_CPU * (1 + len(placement.ranks) + engines)
-        budgets.append(
-            MemoryBudget(
-                "the host", f"with every rank at its peak, {rank.when}, beside all engines", parts, given.host_bytes
-            )
-        )
+        when = f"with every rank at its peak, {rank.when}, beside all engines"
+        budgets.append(MemoryBudget("the host", when, parts, given.host_bytes))
     return MemoryPlan(budgets, share, cache)
 
 
@@ -247,13 +241,22 @@ def _rank(recipe: Recipe, given: MemoryInputs, on_gpus: bool) -> RankBytes:
     return with_critic(rank, rank_bytes(*given.critic, recipe.train, work))
 
 
-def _teacher(recipe: Recipe, given: MemoryInputs) -> int:
-    return published_bytes(given.teacher.total, recipe.train.dtype) if given.teacher else 0
-
-
-def _frozen_models(recipe: Recipe) -> int:
-    """Return how many models of the policy's size lie beside it in host memory."""
+def _own_frozen(recipe: Recipe) -> int:
+    """Return how many frozen models of the policy's shape lie beside it."""
     return sum(column in recipe.objective.needed_columns for column in (REFERENCE, SAMPLED))
+
+
+def _frozen(recipe: Recipe, given: MemoryInputs, version: int) -> int:
+    """Return the bytes of frozen models and kept versions in host memory; `version` is those of one of the policy's."""
+    teacher = published_bytes(given.teacher.total, recipe.train.dtype) if given.teacher else 0
+    kept = given.kept if recipe.needs_sampling_versions else 0
+    return (_own_frozen(recipe) + kept) * version + teacher
+
+
+def _gathered_frozen(recipe: Recipe, given: MemoryInputs) -> int:
+    """Return the bytes of what a GPU gathers of the largest frozen model: the root, and blocks under way."""
+    models = [given.parameters] * bool(_own_frozen(recipe)) + ([given.teacher] if given.teacher else [])
+    return ITEM_BYTES[recipe.train.dtype] * max((one.root + 3 * one.largest_block for one in models), default=0)
 
 
 def _engine(recipe: Recipe, given: MemoryInputs, share: int | None) -> tuple[dict[str, int], str]:

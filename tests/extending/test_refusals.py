@@ -34,7 +34,7 @@ def test_a_part_without_what_it_needs_starts_nothing(tmp_path: Path, setting: st
     ("sections", "rule"),
     [
         (f"objective: {HERE}.my_objective:WithoutScope", "lacks the attribute scope; see arl/train/algorithms/ppo.py"),
-        (f"objective: {HERE}.my_objective:WithReference", "reads the column 'reference_logprobs', which nothing"),
+        (f"objective: {HERE}.my_objective:WithReference", "column 'reference_logprobs'; say in objective.reference"),
         (f"objective: {HERE}.my_objective:Reinforced", "has no attribute Reinforced; did you mean Reinforce?"),
         (f"advantage: {HERE}.my_advantage:WithoutPer", "lacks the attribute per; see arl/train/algorithms/advantage"),
         (
