@@ -114,6 +114,30 @@ class Grade(Struct, frozen=True):
     error: str = ""  # why it was graded 0; empty: it was graded
 
 
+class ScoreRequest(Struct, frozen=True):
+    """Ask an engine for the log-probabilities of given tokens, those from `start` on, each behind the ones before."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    start: int  # at least 1
+    temperature: float = 1.0
+    top_k: int = 0  # likeliest tokens to report at each place
+
+
+class Scores(Struct, frozen=True):
+    """Hold what a model says of the L tokens of a sequence; 0 before the first that was scored."""
+
+    logprobs: np.ndarray  # (L,) float32, log_softmax(logits / T) of each token
+    top_ids: np.ndarray  # (L, k) int32, the likeliest tokens at its place
+    top_logprobs: np.ndarray  # (L, k) float32
+
+    @classmethod
+    def empty(cls, length: int, top_k: int) -> "Scores":
+        """Return scores of 0."""
+        shape = (length, top_k)
+        return cls(np.zeros(length, np.float32), np.zeros(shape, np.int32), np.zeros(shape, np.float32))
+
+
 class Trajectory(Struct, frozen=True):
     """Hold the token record of one episode, or of one branch of it. Index t always describes token t."""
 
@@ -129,6 +153,7 @@ class Trajectory(Struct, frozen=True):
     reward_error: str = ""  # see Grade.error
     branch: Count = 0  # of an episode whose record forked: 0 begins an episode, 1, 2, … are further branches of it
     measures: dict[str, float] = {}  # by which the env described the episode, at branch 0
+    teacher: Scores | None = None  # of its sampled tokens, by a teacher that is an engine
 
     @property
     def num_sampled(self) -> int:

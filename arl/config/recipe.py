@@ -162,6 +162,12 @@ class Recipe(Section):
         return Path(self.output.directory) / self.name
 
     @property
+    def num_teachers(self) -> int:
+        """Return how many teachers have an engine of their own."""
+        teacher = self.objective.teacher
+        return len(teacher.paths) if teacher is not None and teacher.place == "engine" else 0
+
+    @property
     def evaluates_beside(self) -> bool:
         """Return whether an engine replica of its own evaluates checkpoints while training goes on."""
         return self.eval.every > 0 and not self.world_traits.one_process
@@ -260,6 +266,12 @@ class Recipe(Section):
                     "`name` of its own"
                 )
 
+        teacher = self.objective.teacher
+        if teacher is not None and isinstance(teacher.path, dict) and teacher.path.keys() != self.sources.keys():
+            raise ValueError(
+                f"objective.teacher.path names the sources {sorted(teacher.path)}, and data has {sorted(self.sources)}"
+            )
+
     def _validate_steps(self) -> None:
         rollout = self.rollout
         advantage = self.advantage
@@ -325,6 +337,11 @@ class Recipe(Section):
             raise ValueError(
                 f"sync.transport {transport}: the backend {engine.kind} takes weights by {can}; use auto, or one of "
                 "these"
+            )
+        if self.num_teachers and engine.kind != "embedded" and self.rollout.temperature != 1:
+            raise ValueError(
+                f"rollout.temperature {self.rollout.temperature:g}: a teacher with place engine and engine.kind "
+                f"{engine.kind} scores at temperature 1; use that, or objective.teacher.place trainer"
             )
         if self.sync.check and engine.tensor_parallel > 1:
             raise ValueError("sync.check true: compares whole weights; leave it out, or use engine.tensor_parallel 1")

@@ -9,13 +9,18 @@ from arl.config.section import FilePath, NonNegative, PositiveFloat, Section
 TEACHER = "teacher_logprobs"
 TOP_IDS = "teacher_top_ids"
 TOP_LOGPROBS = "teacher_top_logprobs"
+TEACHERS = (TEACHER, TOP_IDS, TOP_LOGPROBS)
 
 
 class Teacher(Section):
     """Learn the distribution of a frozen model at each loss token, on-policy distillation (docs/algorithms.md)."""
 
-    path: FilePath
-    """A directory, such as a checkpoint's, or a Hugging Face name, with the policy's vocabulary."""
+    path: FilePath | dict[str, FilePath]
+    """A directory, such as a checkpoint's, or a Hugging Face name, with the policy's vocabulary. With place engine also
+    one for each data source, as in {math: A, code: B}."""
+    place: Literal["trainer", "engine"] = "trainer"
+    """trainer: frozen beside the policy, sharded as it is. engine: a server of its own, as `engine` describes it, which
+    scores finished episodes while others generate; on GPUs it has its own."""
     coefficient: PositiveFloat = 1.0
     """β, by which the divergence is multiplied."""
     kl: Literal["reverse", "forward"] = "reverse"
@@ -33,7 +38,20 @@ class Teacher(Section):
                 "objective.teacher.top_k 0: kl forward is a mean over what the teacher would say, and not over what "
                 "the policy sampled; give top_k, such as 16"
             )
+        if self.place == "trainer" and isinstance(self.path, dict):
+            raise ValueError(
+                f"objective.teacher.path {self.path}: several teachers have place engine; give one path, or that place"
+            )
         return self
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the path of each teacher once."""
+        return list(dict.fromkeys(self.path.values())) if isinstance(self.path, dict) else [self.path]
+
+    def path_of(self, source: str) -> str:
+        """Return the path of the teacher of a data source."""
+        return self.path[source] if isinstance(self.path, dict) else self.path
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from arl.errors import EngineError
-from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, SamplingParams, ScoreRequest, Scores, SwapReport, WeightUpdate
 
 
 class Load(Struct, frozen=True):
@@ -75,11 +75,29 @@ class Engine(Protocol):
         """Load `update` on every replica, pausing around it if the engine is not paused already."""
 
 
+class Scorer(Protocol):
+    """Score tokens that another model has sampled: what a teacher's engine can do."""
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Return the log-probabilities of its tokens.
+
+        Raises:
+            EngineError: an id outside the vocabulary, or more tokens than the context.
+            EngineLost: the engine is gone.
+        """
+
+
 class ReplicaEngine(Engine, Protocol):
     """Generate as one of several engines, which report their load to the router."""
 
     async def report(self) -> Load:
         """Return its load now, or a few passes ago."""
+
+
+def refuse_unscorable(request: ScoreRequest, vocab_size: int, context: int) -> None:
+    """Check the tokens to score; see refuse_impossible."""
+    nothing = SamplingParams(max_new_tokens=0)
+    refuse_impossible(GenerateRequest(request.request_id, request.token_ids, nothing), vocab_size, context)
 
 
 def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -> None:

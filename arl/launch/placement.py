@@ -20,7 +20,7 @@ With eval.every a process for evaluation is added: on GPUs behind all others, on
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
@@ -44,11 +44,13 @@ class Placement:
         engines: by replica.
         ranks: by trainer rank.
         evaluation: of the process that evaluates during training; None: there is none.
+        teachers: of each server of a teacher.
     """
 
     engines: list[Resources]
     ranks: list[Resources]
     evaluation: Resources | None = None
+    teachers: list[Resources] = field(default_factory=list)
 
     @property
     def on_gpus(self) -> bool:
@@ -72,7 +74,7 @@ class Placement:
 
     @property
     def _all(self) -> list[Resources]:
-        return [*self.engines, *self.ranks, *([] if self.evaluation is None else [self.evaluation])]
+        return [*self.engines, *self.ranks, *([] if self.evaluation is None else [self.evaluation]), *self.teachers]
 
     def with_memory_share(self, share: float) -> "Placement":
         """Return the same placement, in which an engine may take only this fraction of each of its devices."""
@@ -109,7 +111,8 @@ def fitting_ranks(recipe: Recipe, devices: int) -> int:
     of_engines = 0 if recipe.mode == "collocated" else recipe.engine.replicas * width
     of_evaluation = width if recipe.evaluates_beside else 0
     unit = train.shard_ranks or 1
-    ranks = min(devices - of_engines - of_evaluation, train.ranks) // unit * unit
+    of_teachers = width * recipe.num_teachers
+    ranks = min(devices - of_engines - of_evaluation - of_teachers, train.ranks) // unit * unit
     if ranks < train.min_ranks:
         raise RecipeError(
             f"train.min_ranks {train.min_ranks}: {devices} GPUs are left, on which {max(ranks, 0)} ranks fit beside "
@@ -173,7 +176,8 @@ def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
     num_ranks = recipe.train.ranks
     of_evaluation = width if recipe.evaluates_beside else 0
     is_collocated = recipe.mode == "collocated"
-    needed = of_evaluation + (max(of_engines, num_ranks) if is_collocated else of_engines + num_ranks)
+    of_teachers = width * recipe.num_teachers
+    needed = of_evaluation + of_teachers + (max(of_engines, num_ranks) if is_collocated else of_engines + num_ranks)
     found = sum(len(node.devices) for node in nodes)
     if found < needed:
         together = "on the same GPUs" if is_collocated else "on GPUs of their own"
@@ -181,8 +185,8 @@ def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
             f"mode {recipe.mode}: {needed} GPUs are needed, and there are {found} "
             f"({nodes[0].planned_by or 'visible'}): engines need {of_engines} (engine.replicas × "
             f"engine.tensor_parallel), the trainer {num_ranks} (train.ranks) {together}, evaluation during training "
-            f"{of_evaluation} (eval.every); use fewer of them, mode collocated, more GPUs, or {VISIBLE_DEVICES}= for "
-            "the CPU"
+            f"{of_evaluation} (eval.every), teachers {of_teachers} (objective.teacher); use fewer of them, mode "
+            f"collocated, more GPUs, or {VISIBLE_DEVICES}= for the CPU"
         )
     free = {number: list(node.devices) for number, node in enumerate(nodes)}
     if is_collocated:
@@ -194,8 +198,9 @@ def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
     else:
         engines = [_take(free, width) for _ in range(recipe.engine.replicas)]
         ranks = _take_evenly(free, num_ranks)
-    evaluation = _take(_without(free, engines), width) if of_evaluation else None
-    return Placement(engines, ranks, evaluation)
+    left = _without(free, engines)
+    evaluation = _take(left, width) if of_evaluation else None
+    return Placement(engines, ranks, evaluation, [_take(left, width) for _ in range(recipe.num_teachers)])
 
 
 def _without(free: Free, others: Sequence[Resources]) -> Free:
@@ -253,6 +258,7 @@ def _slots_on_cpus(recipe: Recipe, num_nodes: int) -> Placement:
         engines=[Resources(0, node=of_engines[replica % len(of_engines)]) for replica in range(recipe.engine.replicas)],
         ranks=[Resources(0, node=of_ranks[rank // each]) for rank in range(num_ranks)],
         evaluation=Resources(0) if recipe.evaluates_beside else None,
+        teachers=[Resources(0, node=of_engines[-1])] * recipe.num_teachers,
     )
 
 
@@ -277,4 +283,5 @@ def _with_threads(recipe: Recipe, nodes: Sequence[Node], slots: Placement) -> Pl
     engines = [share(slot, is_engine=True) for slot in slots.engines]
     ranks = [share(slot, is_engine=False) for slot in slots.ranks]
     evaluation = slots.evaluation and replace(slots.evaluation, threads=engines[0].threads)
-    return Placement(engines, ranks, evaluation)
+    teachers = [replace(slot, threads=engines[0].threads) for slot in slots.teachers]
+    return Placement(engines, ranks, evaluation, teachers)

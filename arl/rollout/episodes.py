@@ -6,7 +6,7 @@ Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,6 +51,7 @@ class Episodes:
         watch: looks after the env.
         shaping: how trained rewards are shaped; the default leaves them as they are, as an evaluation does.
         top_p, top_k: see SamplingParams; other than the defaults for evaluations only.
+        teacher: adds to a trajectory what a teacher says of its tokens (Trajectory.teacher).
         meter, gate_meter, drain: of the run; the episodes of several sources share them.
     """
 
@@ -65,6 +66,7 @@ class Episodes:
     shaping: Reward = UNSHAPED
     top_p: float = 1.0
     top_k: int = -1
+    teacher: Callable[[Trajectory], Awaitable[Trajectory]] | None = None
     meter: GroupMeter = field(default_factory=GroupMeter)
     gate_meter: GateMeter = field(default_factory=GateMeter)
     drain: Drain = field(default_factory=Drain)
@@ -133,7 +135,11 @@ class Episodes:
         if grade is None:
             with span("rewards", session.episode_id):
                 grade = await self.rewards.score(problem, response)
-        return ended_at, [self._as_trained(branch, response, grade) for branch in session.trajectories(grade)]
+        branches = [self._as_trained(branch, response, grade) for branch in session.trajectories(grade)]
+        if self.teacher is not None:
+            with span("teachers", session.episode_id):
+                branches = [await self.teacher(branch) for branch in branches]
+        return ended_at, branches
 
     def _as_trained(self, trajectory: Trajectory, response: Response, grade: Grade) -> Trajectory:
         """Return a trajectory of a graded episode, as training is to see it."""

@@ -136,7 +136,7 @@ def plan_recipe(
         device_bytes=min((one.device_bytes for one in nodes if one.device_bytes is not None), default=None),
         host_bytes=free_memory() if is_here and len(nodes) == 1 else None,
         critic=_critic_sizes(recipe),
-        teacher=ParameterCounts.of(empty_model(recipe.objective.teacher.path)) if recipe.objective.teacher else None,
+        teacher=_teacher_sizes(recipe),
     )
     memory = plan_memory(recipe, placement, transport, given)
     num_devices = sum(len(node.devices) for node in nodes)
@@ -145,6 +145,13 @@ def plan_recipe(
     hardware = gpus if placement.on_gpus else f"{name}, without GPUs"
     refuse_overfull(memory, hardware, hint="" if num_devices else WITHOUT_GPUS)
     return memory
+
+
+def _teacher_sizes(recipe: Recipe) -> ParameterCounts | None:
+    teacher = recipe.objective.teacher
+    if teacher is None or teacher.place != "trainer":
+        return None
+    return ParameterCounts.of(empty_model(*teacher.paths))
 
 
 def _critic_sizes(recipe: Recipe) -> tuple[ParameterCounts, ModelShape] | None:

@@ -148,13 +148,13 @@ def _check_users_of_tokens(recipe: Recipe, codecs: Mapping[str, HuggingFaceCodec
     reference = recipe.objective.reference
     if reference is not None and reference.is_elsewhere and REFERENCE in recipe.objective.needed_columns:
         others["objective.reference.path"] = reference.path
-    if recipe.objective.teacher is not None:
-        others["objective.teacher.path"] = recipe.objective.teacher.path
+    teachers = [] if recipe.objective.teacher is None else recipe.objective.teacher.paths
     critic = recipe.train.critic
     if critic is not None and critic.path is not None:
         others["train.critic.path"] = critic.path
-    notes = [check_model_source(path, field) for field, path in others.items()]
-    for field, path in others.items():
+    models = [*others.items(), *(("objective.teacher.path", path) for path in teachers)]
+    notes = [check_model_source(path, field) for field, path in models]
+    for field, path in models:
         refuse_other_vocabulary(path, field, next(iter(codecs.values())))
     return notes
 

@@ -31,6 +31,7 @@ from arl.run.evaluation.scores import with_mean
 from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures
 from arl.run.rewards import evaluation_scorer, inline_rewards, reward_name, training_scorer
+from arl.run.teachers import open_teachers_in_process
 from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sandbox.current import configured
 from arl.sync.publication_directory import publication_directory
@@ -61,7 +62,7 @@ class VirtualWorld(World):
             publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport) as publications,
         ):
             trainer = InProcessTrainer(recipe, versions, publications, plan.lags)
-            async with open_engines(recipe, versions) as engine:
+            async with open_engines(recipe, versions) as engine, open_teachers_in_process(recipe) as teachers:
                 codec = load_codec(versions.model, recipe.data)
                 parts = recipe_parts(
                     context,
@@ -70,6 +71,7 @@ class VirtualWorld(World):
                     codec=lambda source: codec.with_format(source.data),
                     rewards=lambda source: TimedRewards(training_scorer(source, rewards), cost, idle),
                     held_out_rewards=lambda source: TimedRewards(evaluation_scorer(source, rewards), cost, idle),
+                    teachers=teachers,
                 )
                 yield replace(
                     parts,

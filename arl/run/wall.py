@@ -35,6 +35,7 @@ from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.processes import EngineServers, open_trainer, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
+from arl.run.teachers import open_teachers
 from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sandbox.current import configured
 from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
@@ -78,7 +79,8 @@ class WallWorld(World):
             trainer = await stack.enter_async_context(
                 open_trainer(recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport)
             )
-            others = [*placement.ranks, *([] if placement.evaluation is None else [placement.evaluation])]
+            evaluation = [] if placement.evaluation is None else [placement.evaluation]
+            others = [*placement.ranks, *evaluation, *placement.teachers]
             async with asyncio.TaskGroup() as tasks:
                 trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
                 started = await servers.start_all(trainer_start)
@@ -88,6 +90,7 @@ class WallWorld(World):
                 describe = functools.partial(_describe, context, weights, servers, nodes, hashing)
                 async with (
                     open_rewards(recipe, launcher.logs, note) as rewards,
+                    open_teachers(recipe, placement.teachers, launcher, trust, note) as teachers,
                     open_engine_pool(servers, started, note, trainer, others) as pool,
                     serve_control(context.directory, lambda request: pool.answer(request, describe)),
                 ):
@@ -98,6 +101,7 @@ class WallWorld(World):
                         codec=lambda source: codec.with_format(source.data),
                         rewards=functools.partial(training_scorer, rewards=rewards),
                         held_out_rewards=functools.partial(evaluation_scorer, rewards=rewards),
+                        teachers=teachers,
                     )
                     yield replace(
                         parts,

@@ -44,6 +44,7 @@ from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.scores import with_mean
 from arl.run.evaluation.suite import held_out_suites
 from arl.run.preflight import Plan
+from arl.run.teachers import Teachers
 from arl.tasks.registry import env_name
 from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, StartingVersions, Trajectory
@@ -152,17 +153,20 @@ def recipe_parts(
     codec: Callable[[Recipe], TextCodec],
     rewards: Callable[[Recipe], Rewards],
     held_out_rewards: Callable[[Recipe], Rewards],
+    teachers: Teachers | None = None,
 ) -> Parts:
     """Make the parts that follow from the recipe.
 
     Args:
         codec, rewards, held_out_rewards: make what a source needs, of the recipe as it is with that source alone. The
             last one scores the episodes of evaluations.
+        teachers: those that are engines.
+        teachers: that are engines.
     """
     recipe = context.recipe
     plan = context.plan
     codecs = {name: codec(source) for name, source in recipe.sources.items()}
-    groups = _groups(context, engine, codecs, rewards)
+    groups = _groups(context, engine, codecs, rewards, teachers or {})
     admission, tail = _admission(recipe, plan.lags)
 
     async def measure(problems: Sequence[Problem], version: int) -> Sequence[Accuracy]:
@@ -209,6 +213,7 @@ def _groups(
     engine: Engine,
     codecs: Mapping[str, TextCodec],
     rewards: Callable[[Recipe], Rewards],
+    teachers: Teachers,
 ) -> SourceGroups:
     """Return what opens and runs the episodes of each source."""
     recipe = context.recipe
@@ -224,6 +229,7 @@ def _groups(
             seed=recipe.seed,
             max_length=context.plan.max_length,
             shaping=recipe.reward,
+            teacher=teachers[name].score if name in teachers else None,
             meter=groups.meter,
             gate_meter=groups.gate_meter,
             drain=groups.drain,

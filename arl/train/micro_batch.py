@@ -16,6 +16,7 @@ from concurrent.futures import Executor, Future
 import numpy as np
 from msgspec import Struct
 
+from arl.config.teacher_section import TEACHERS
 from arl.data.model_limits import Flops
 from arl.models.prefix_tree import prefix_tree
 from arl.train.packing import BY_TOKENS, LossSequence, Minibatch, Packing, SequencePack, Shard, choose_packs
@@ -35,6 +36,7 @@ class MicroBatch(Struct, frozen=True, kw_only=True):
     loss_scores: np.ndarray  # (N,) int32 ascending, the score of each loss token; equal continuations share one
     sequences: np.ndarray  # (N,) int32, the trajectory of each loss token, 0, 1, … in this pack
     columns: dict[str, np.ndarray]  # (N,) each, see arl.train.packing.COLUMNS
+    teacher: dict[str, np.ndarray] = {}  # (N,) or (N, k) each, what an engine said of the loss tokens
 
 
 def join(pack: SequencePack) -> MicroBatch:
@@ -64,7 +66,8 @@ def join(pack: SequencePack) -> MicroBatch:
         score_targets=(scored & 0xFFFFFFFF).astype(np.int32),
         loss_scores=score_of[by_score].astype(np.int32),
         sequences=sequences[by_score],
-        columns={name: column[by_score] for name, column in pack.columns.items()},
+        columns={name: column[by_score] for name, column in pack.columns.items() if name not in TEACHERS},
+        teacher={name: column[by_score] for name, column in pack.columns.items() if name in TEACHERS},
     )
 
 

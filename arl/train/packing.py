@@ -24,12 +24,13 @@ from msgspec import Struct
 
 from arl.config.objective_section import AdvantageSection, ObjectiveSection
 from arl.config.recipe import Train
+from arl.config.teacher_section import TEACHER, TOP_IDS, TOP_LOGPROBS
 from arl.data.model_limits import Flops
 from arl.errors import InputError
 from arl.models.prefix_tree import shared_lengths
 from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 from arl.train.balance import Bins, algorithm_1, balance, deal_evenly, fixed_count
-from arl.types import NOT_SAMPLED, Batch, TrainedTokens
+from arl.types import NOT_SAMPLED, Batch, Scores, TrainedTokens, Trajectory
 
 BY_TOKENS = Flops(token=1.0, key=0.0, score=0.0)  # for one rank, which waits for nobody
 # What every batch carries of each loss token. A place is the token's index among those of the step: one trajectory's
@@ -82,8 +83,10 @@ class SequencePack(Struct, frozen=True, kw_only=True):
 
 def _joined(arrays: Iterable[np.ndarray], dtype: Any = None) -> np.ndarray:
     """Join arrays, of which there may be none, into one of `dtype`, or of int32."""
-    none = np.zeros(0, dtype or np.int32)
-    return np.concatenate([none, *arrays], dtype=none.dtype, casting="same_kind")
+    given = list(arrays)
+    if not given:
+        return np.zeros(0, dtype or np.int32)
+    return np.concatenate(given, dtype=dtype or given[0].dtype, casting="same_kind")
 
 
 class Minibatch(Struct, Generic[Pack], frozen=True):
@@ -187,6 +190,7 @@ def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = Fal
         rewards = np.repeat(episodes.rewards, np.diff([*begins, len(trajectories)]))
         columns["advantages"] = np.zeros(len(at), np.float32)
         columns["advantages"][np.cumsum(counts)[counts > 0] - 1] = rewards[counts > 0]
+    columns |= _teacher_columns(trajectories, at)
     if places:
         columns[PLACES] = np.arange(len(at), dtype=np.int32)
     sequences = []
@@ -196,6 +200,17 @@ def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = Fal
         sequences.append(LossSequence(trajectory.token_ids, loss_at[begin:end], own))
     following = iter(sequences)
     return [list(islice(following, len(group.trajectories))) for group in batch.groups]
+
+
+def _teacher_columns(trajectories: Sequence[Trajectory], at: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what a teacher that is an engine said of the loss tokens, which lie `at` these indices of all tokens."""
+    known = next((t.teacher for t in trajectories if t.teacher is not None), None)
+    if known is None:
+        return {}
+    top_k = known.top_ids.shape[1]
+    scores = [t.teacher or Scores.empty(len(t.token_ids), top_k) for t in trajectories]  # it has no loss token
+    fields = {TOP_IDS: "top_ids", TOP_LOGPROBS: "top_logprobs"} if top_k else {TEACHER: "logprobs"}
+    return {name: np.concatenate([getattr(s, field) for s in scores])[at] for name, field in fields.items()}
 
 
 def advantages_per_token(advantage: AdvantageSection, episodes: EpisodeColumns) -> np.ndarray:

@@ -30,7 +30,7 @@ class PlacedBatch(NamedTuple):
 def place_batch(batch: MicroBatch, device: torch.device) -> PlacedBatch:
     """Copy a micro-batch to `device`."""
     named = msgspec.structs.asdict(batch) | batch.columns
-    arrays = {name: array for name, array in named.items() if name not in ("columns", PLACES)}
+    arrays = {name: array for name, array in named.items() if name not in ("columns", "teacher", PLACES)}
     dtypes = [_dtype(name, array) for name, array in arrays.items()]
     sizes = [len(array) * dtype.itemsize for array, dtype in zip(arrays.values(), dtypes, strict=True)]
     padded = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]

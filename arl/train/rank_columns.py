@@ -10,7 +10,7 @@ import torch
 
 from arl.config.objective_section import REFERENCE, SAMPLED
 from arl.config.recipe import AdvantageSection, Train
-from arl.config.teacher_section import TEACHER, TOP_IDS, TOP_LOGPROBS
+from arl.config.teacher_section import TEACHER, TOP_IDS, TOP_LOGPROBS, Teacher
 from arl.models.model_files import local_copy
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.terms import penalized
@@ -61,8 +61,9 @@ class ModelsBeside:
             self.frozen[REFERENCE] = frozen_model(path if decay is not None else local_copy(objective.reference.path))
             if decay is not None:
                 self._average = MovingAverage(policy, self.frozen[REFERENCE], decay)
-        if objective.teacher:
-            self.frozen[TEACHER] = frozen_model(local_copy(objective.teacher.path))
+        if objective.teacher and objective.teacher.place == "trainer":
+            (path_of_teacher,) = objective.teacher.paths
+            self.frozen[TEACHER] = frozen_model(local_copy(path_of_teacher))
         if SAMPLED in objective.needed_columns or train.ratio_parts_every:
             self._sampling = SamplingVersions(policy, frozen_model(path), oldest_age, version)
         if train.critic is not None:
@@ -93,6 +94,10 @@ class ModelsBeside:
             scored = self._sampling.score(version, [batch for _, batch in _pairs(found, minibatches)])
             for (own, _), column in zip(_pairs(found, minibatches), scored, strict=True):
                 own[SAMPLED] = column
+        teacher = self._objective.teacher
+        if teacher and teacher.place == "engine":
+            for own, batch in _pairs(found, minibatches):
+                own.update(_given(teacher, batch, self._policy.device))
         penalty = self._objective.active_reference
         if penalty and penalty.place == "reward":
             for own, batch in _pairs(found, minibatches):
@@ -129,6 +134,17 @@ class ModelsBeside:
         """Let the moving average follow the policy after a step."""
         if self._average:
             self._average.update()
+
+
+def _given(teacher: Teacher, batch: MicroBatch, device: torch.device) -> RankColumns:
+    """Return what the teacher's engine said of a micro-batch; a rank that only keeps step has no token."""
+    names = {TEACHER: (0,), TOP_IDS: (0, teacher.top_k), TOP_LOGPROBS: (0, teacher.top_k)}
+    found = {}
+    for name in teacher.columns:
+        dtype = torch.int64 if name == TOP_IDS else torch.float32
+        column = torch.from_numpy(batch.teacher[name]) if batch.teacher else torch.zeros(names[name])
+        found[name] = column.to(device, dtype)
+    return found
 
 
 def _pairs(

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from arl.config.capabilities import KvPolicy
 from arl.engine.base import Engine, Load
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.http.engine_client import HttpEngine
 from arl.errors import EngineError
-from arl.types import Completion, GenerateRequest, Increment, WeightUpdate
+from arl.types import Completion, GenerateRequest, Increment, ScoreRequest, Scores, WeightUpdate
 from tests.engine.conftest import CONTEXT, EOS, REAL, SWAPPED_TOKENS, VOCAB, Opened, Weights, ask, complete, within
 
 PROMPTS = [tuple((7 * i + j) % 13 for j in range(1 + 5 * i)) for i in range(6)]
@@ -38,6 +39,28 @@ def test_logprobs_and_ids_are_those_of_the_model(opened: Opened, old: Weights) -
         assert len(answer.token_ids) == 40
         assert answer.finish_reason == "length"
         assert_close(answer.logprobs, old.logprobs(prompt, answer.token_ids, 0.5 + i % 2))
+
+
+def test_the_scores_of_given_tokens_are_those_of_the_model(opened: Opened, old: Weights) -> None:
+    """A prompt of three tokens, and fifty more; then one of two tokens, at the same time."""
+    sequence = tuple((7 * i) % 13 for i in range(53))
+    requests = [ScoreRequest("a", sequence, start=3, top_k=4), ScoreRequest("b", sequence[5:7], start=1, top_k=4)]
+
+    async def scenario() -> list[Scores]:
+        async with opened() as engine:
+            assert isinstance(engine, EmbeddedEngine | HttpEngine)
+            return await asyncio.gather(*(engine.score(request) for request in requests))
+
+    for request, scores in zip(requests, within(scenario), strict=True):
+        at = slice(request.start, None)
+        expected = old.logprobs(request.token_ids[: request.start], request.token_ids[request.start :])
+        np.testing.assert_allclose(scores.logprobs[at], expected, rtol=0, atol=1e-5)
+        with torch.no_grad():
+            logits = old.stock(torch.tensor([request.token_ids])).logits[0, request.start - 1 : -1]
+        top = logits.log_softmax(-1).topk(4)
+        np.testing.assert_allclose(scores.top_logprobs[at], top.values, rtol=0, atol=1e-5)
+        assert np.array_equal(scores.top_ids[at], top.indices)
+        assert not scores.logprobs[: request.start].any()
 
 
 def test_a_stop_token_ends_a_request_and_is_its_last_token(opened: Opened, repeatable: dict[str, Any]) -> None:

@@ -15,11 +15,14 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from arl.config.recipe import TinyModel
 from arl.launch.run_secrets import FOLDER, KEY
 from arl.launch.spawn import RUNNER
 from arl.metrics.run_status import read_status
+from arl.models.tiny import make_tiny_model
 from arl.run.evaluation.during import LOWEST_PRIORITY
 from arl.sync.publication_directory import PREFIX
+from arl.tasks.running_checksum import CHARACTERS
 from tests.cluster.trained_once import assert_trained_once
 from tests.forks import ForkedCommand
 from tests.metrics.every_step import EVALUATION, EVERY_STEP
@@ -239,6 +242,24 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
     assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][-1] >= 1
     assert_trained_once(command.run, 24)
     assert not command.weights_left()
+
+
+@pytest.mark.slow
+def test_a_teacher_that_is_killed_is_restarted_and_every_episode_is_scored(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    teacher = tmp_path / "teacher"
+    make_tiny_model(TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=64), CHARACTERS, 5, teacher)
+    command = start(f"objective.teacher={{path: {teacher}, alone: true, place: engine}}", "train.steps=12")
+    command.read_until("step    4")
+    for module, process in command.processes():
+        if module == "arl.engine.embedded.server" and str(teacher) in process.cmdline():
+            process.kill()
+    assert command.end() == 0, command.output
+    assert re.search(r"teacher-0 .*was killed by SIGKILL.*; restarted in", command.output)
+    assert "Traceback" not in command.output
+    assert all("kl/teacher" in record for record in command.metrics() if "loss" in record)
+    assert_trained_once(command.run, 12)
 
 
 def assert_the_frozen_rank_is_named(command: Command, pid: int) -> None:

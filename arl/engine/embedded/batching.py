@@ -16,16 +16,17 @@ from typing import Literal, Self
 import numpy as np
 from transformers import PreTrainedModel
 
-from arl.clock import now
-from arl.engine.base import Load, refuse_impossible
+from arl.clock import in_thread, now
+from arl.engine.base import Load, refuse_impossible, refuse_unscorable
 from arl.engine.embedded.model_runner import ModelRunner
 from arl.engine.embedded.request_rows import OpenRequest, Rows, Stream
+from arl.engine.embedded.scoring import score_tokens
 from arl.engine.meters import PartTimer, Stopwatch
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.sync.buckets import checksums, refuse_difference
 from arl.sync.loading import load_state, read_weights
-from arl.types import GenerateRequest, Increment, PauseParts, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, PauseParts, ScoreRequest, Scores, SwapReport, WeightUpdate
 
 PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; a shared token counts once
 
@@ -74,6 +75,8 @@ class EmbeddedEngine:
         self._recomputed_tokens = 0  # since the last load
         self._busy = Stopwatch()
         self._boundary = asyncio.Lock()  # held during a pass, and by methods that change state between two passes
+        self._to_score: deque[tuple[ScoreRequest, asyncio.Future[Scores]]] = deque()
+        self._scoring = asyncio.Lock()  # one prefill at a time
         self._wake = asyncio.Event()
         self._ended: EngineError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -115,6 +118,37 @@ class EmbeddedEngine:
                         return
         finally:
             self.leave(stream)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """See Scorer.score. What waits is scored together; the weights must not be replaced meanwhile."""
+        refuse_unscorable(request, self.vocab_size, self.context)
+        waits: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
+        self._to_score.append((request, waits))
+        async with self._scoring:
+            while not waits.done():
+                await self._score_some()
+        return waits.result()
+
+    async def _score_some(self) -> None:
+        """Score the first requests that wait, as many as one prefill takes."""
+        chosen = [self._to_score.popleft()]
+        num_tokens = len(chosen[0][0].token_ids)
+        kind = (chosen[0][0].temperature, chosen[0][0].top_k)
+        while self._to_score and (self._to_score[0][0].temperature, self._to_score[0][0].top_k) == kind:
+            num_tokens += len(self._to_score[0][0].token_ids)
+            if num_tokens > PREFILL_TOKENS:
+                break
+            chosen.append(self._to_score.popleft())
+        try:
+            if self._step_cost is not None:
+                await asyncio.sleep(self._step_cost(num_tokens, 0))
+            scores = await in_thread(score_tokens, self.model, [request for request, _ in chosen])
+        except BaseException:  # such as the end of the one that asked; the others ask again
+            self._to_score.extendleft(reversed(chosen))
+            raise
+        for (_, waits), found in zip(chosen, scores, strict=True):
+            if not waits.cancelled():
+                waits.set_result(found)
 
     def submit(self, requests: Sequence[GenerateRequest]) -> Stream:
         """Open all of `requests`, or none.

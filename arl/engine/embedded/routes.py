@@ -29,7 +29,7 @@ from arl.errors import EngineError, short_message
 from arl.sync.buckets import TensorSpec
 from arl.sync.loading import read_weights, refuse_foreign_tensors
 from arl.sync.process_group import Receiver
-from arl.types import GenerateRequest, Increment, WeightUpdate
+from arl.types import GenerateRequest, Increment, ScoreRequest, WeightUpdate
 
 
 class EngineRoutes:
@@ -70,8 +70,11 @@ class EngineRoutes:
         ]
 
     async def _generate(self, request: Request) -> StreamResponse:
-        """Answer with one event for each increment, until all requests have ended."""
-        requests = _requests_of(msgspec.json.decode(await request.read(), type=wire.Generate))
+        """Answer with one event for each increment, until all requests have ended; or score what is not to stream."""
+        body = await request.read()
+        if b'"logprob_start_len"' in body:
+            return await self._score(msgspec.json.decode(body, type=wire.Score))
+        requests = _requests_of(msgspec.json.decode(body, type=wire.Generate))
         stream = self._engine.submit(requests)
         response = StreamResponse(headers={"Content-Type": "text/event-stream"})
         counts = [0] * len(requests)  # tokens of each request
@@ -94,6 +97,17 @@ class EngineRoutes:
             self._engine.leave(stream)
         await response.write(_event(wire.DONE))
         return response
+
+    async def _score(self, body: wire.Score) -> Response:
+        params = body.sampling_params.params
+        start = body.logprob_start_len + 1
+        request = ScoreRequest(body.rid, body.input_ids, start, params.temperature, body.top_logprobs_num)
+        scores = await self._engine.score(request)
+        pairs = zip(scores.logprobs[start:].tolist(), body.input_ids[start:], strict=True)
+        top = zip(scores.top_logprobs[start:].tolist(), scores.top_ids[start:].tolist(), strict=True)
+        of_tokens = [(None, body.input_ids[start - 1], None), *((logprob, token, None) for logprob, token in pairs)]
+        of_places = [[(logprob, token, None) for logprob, token in zip(*place, strict=True)] for place in top]
+        return _json_answer(wire.Scored(wire.InputInfo(of_tokens, [None, *of_places])))
 
     def _chunk(self, index: int, new: Increment, num_tokens: int) -> wire.Chunk:
         """Return the message for increment `new` of a request that has `num_tokens` tokens with it."""

@@ -18,7 +18,7 @@ from arl.clock import deadline, now
 from arl.config.capabilities import KvPolicy
 from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
-from arl.engine.base import Load, refuse_impossible
+from arl.engine.base import Load, refuse_impossible, refuse_unscorable
 from arl.engine.http.batch_sender import BatchSender, Call
 from arl.engine.http.connection import Http
 from arl.engine.http.sglang_protocol import SGLangProtocol
@@ -26,7 +26,7 @@ from arl.engine.meters import PartTimer, Stopwatch
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.types import GenerateRequest, Increment, PauseParts, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, PauseParts, ScoreRequest, Scores, SwapReport, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
 FLUSH_AGAIN_SECONDS = 0.01  # SGLang's own wait, /flush_cache?timeout=, may take a second more than it needs
@@ -170,6 +170,11 @@ class HttpEngine:
             self._count_busy()
             if not finished:
                 self._batches.abandon(call)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """See Scorer.score."""
+        refuse_unscorable(request, self.vocab_size, self.context)
+        return await self._protocol.score(request)
 
     async def pause(self) -> None:
         """See Engine.pause."""

@@ -59,6 +59,31 @@ class Generate(Struct, forbid_unknown_fields=True):
     return_logprob: bool = True
 
 
+class Score(Struct, forbid_unknown_fields=True):
+    """Ask for the log-probabilities of given tokens, in one answer."""
+
+    input_ids: tuple[int, ...]
+    rid: str
+    sampling_params: Sampling
+    logprob_start_len: int  # SGLang's list begins with this token, which has no number
+    top_logprobs_num: int
+    stream: bool = False
+    return_logprob: bool = True
+
+
+class InputInfo(Struct):
+    """Hold (logprob, id, text) of tokens that were given, and the likeliest at each place."""
+
+    input_token_logprobs: list[tuple[float | None, int, Any]]
+    input_top_logprobs: list[list[tuple[float, int, Any]] | None] = []
+
+
+class Scored(Struct):
+    """Answer Score."""
+
+    meta_info: InputInfo
+
+
 class Span(Struct):
     """Say which version sampled tokens `start` to `end`, the end excluded."""
 

@@ -96,6 +96,11 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> "ReplayWorld":
             "objective.proximal sampled, or train.ratio_parts_every: a replay with other settings has other versions "
             f"than those that sampled the tokens of {run}; choose recompute, or 0"
         )
+    objective = wanted.objective
+    if wanted.num_teachers > 1:
+        raise RecipeError("objective.teacher.path: a recording has no scores of teachers, and one process holds one")
+    if objective.teacher is not None:
+        objective = objective.model_copy(update={"teacher": objective.teacher.model_copy(update={"place": "trainer"})})
     recording = read_recording(run, recorded)
     steps = len(recording.step_seconds)
     if wanted.train.steps > steps:
@@ -105,6 +110,7 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> "ReplayWorld":
     alone: dict[str, object] = {
         "name": f"{wanted.name}-replay" if wanted.name == recorded.name else wanted.name,
         "world": "virtual",
+        "objective": objective,
         "train": wanted.train.model_copy(update={"ranks": 1, "threads": None}),
         "engine": wanted.engine.model_copy(update={"threads": None}),
         "sync": Sync(),
