@@ -124,7 +124,7 @@ class ScoreRequest(Struct, frozen=True):
     top_k: int = 0  # likeliest tokens to report at each place
 
 
-class Scores(Struct, frozen=True):
+class TokenScores(Struct, frozen=True):
     """Hold what a model says of the L tokens of a sequence; 0 before the first that was scored."""
 
     logprobs: np.ndarray  # (L,) float32, log_softmax(logits / T) of each token
@@ -132,7 +132,7 @@ class Scores(Struct, frozen=True):
     top_logprobs: np.ndarray  # (L, k) float32
 
     @classmethod
-    def empty(cls, length: int, top_k: int) -> "Scores":
+    def empty(cls, length: int, top_k: int) -> "TokenScores":
         """Return scores of 0."""
         shape = (length, top_k)
         return cls(np.zeros(length, np.float32), np.zeros(shape, np.int32), np.zeros(shape, np.float32))
@@ -153,7 +153,7 @@ class Trajectory(Struct, frozen=True):
     reward_error: str = ""  # see Grade.error
     branch: Count = 0  # of an episode whose record forked: 0 begins an episode, 1, 2, … are further branches of it
     measures: dict[str, float] = {}  # by which the env described the episode, at branch 0
-    teacher: Scores | None = None  # of its sampled tokens, by a teacher that is an engine
+    teacher: TokenScores | None = None  # of its sampled tokens, by a teacher that is an engine
 
     @property
     def num_sampled(self) -> int:

@@ -35,6 +35,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """It reports the sha256 of each weight that it holds, by its published name: sync.check."""
     in_process: bool = False
     """It can generate in this process, on virtual time: world virtual. It then has `open_in_process`."""
+    adapters: bool = False
+    """It begins with the base of train.lora and loads adapters alone; else it is given merged weights."""
     tensor_parallel: bool = False
     """One replica can use several GPUs, or on CPUs several processes: engine.tensor_parallel."""
     own_interpreter: bool = False

@@ -162,6 +162,19 @@ class Recipe(Section):
         return Path(self.output.directory) / self.name
 
     @property
+    def publishes_adapters(self) -> bool:
+        """Return whether engines hold the model that the run began with, and are given LoRA's adapters alone."""
+        has_lag = (
+            self.rollout.lag is not None
+        )  # engines may begin with a version of which there are merged weights only
+        return self.train.lora is not None and self.engine.capabilities.adapters and not has_lag
+
+    @property
+    def without_lora(self) -> "Recipe":
+        """Return the recipe of engines that serve whole models, as teachers and evaluations of checkpoints do."""
+        return self.model_copy(update={"train": self.train.model_copy(update={"lora": None})})
+
+    @property
     def num_teachers(self) -> int:
         """Return how many teachers have an engine of their own."""
         teacher = self.objective.teacher

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from arl.errors import EngineError
-from arl.types import GenerateRequest, Increment, SamplingParams, ScoreRequest, Scores, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, SamplingParams, ScoreRequest, SwapReport, TokenScores, WeightUpdate
 
 
 class Load(Struct, frozen=True):
@@ -75,10 +75,10 @@ class Engine(Protocol):
         """Load `update` on every replica, pausing around it if the engine is not paused already."""
 
 
-class Scorer(Protocol):
+class ScoringEngine(Protocol):
     """Score tokens that another model has sampled: what a teacher's engine can do."""
 
-    async def score(self, request: ScoreRequest) -> Scores:
+    async def score(self, request: ScoreRequest) -> TokenScores:
         """Return the log-probabilities of its tokens.
 
         Raises:

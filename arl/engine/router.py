@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from arl.clock import now
-from arl.engine.base import IDLE, Load, ReplicaEngine, Scorer
+from arl.engine.base import IDLE, Load, ReplicaEngine, ScoringEngine
 from arl.engine.continuation import Continuation
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.metrics.spans import add_span, span
 from arl.sync.group_sender import GroupSender
-from arl.types import GenerateRequest, Increment, SamplingParams, ScoreRequest, Scores, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, SamplingParams, ScoreRequest, SwapReport, TokenScores, WeightUpdate
 
 T = TypeVar("T")
 REPORT_SECONDS = 1.0  # a replica is asked for its load when a group needs a home, and at most this often
@@ -138,13 +138,13 @@ class Router:
                 await increments.aclose()  # type: ignore[attr-defined]
         yield Increment((), (), (), reason)
 
-    async def score(self, request: ScoreRequest) -> Scores:
-        """See Scorer.score. The loss of a replica is invisible but for the time: another one is asked."""
+    async def score(self, request: ScoreRequest) -> TokenScores:
+        """See ScoringEngine.score. The loss of a replica is invisible but for the time: another one is asked."""
         entered = GenerateRequest(request.request_id, request.token_ids, SamplingParams(max_new_tokens=0))
         while True:
             replica = await self._enter(entered)
             try:
-                return await cast(Scorer, replica.engine).score(request)
+                return await cast(ScoringEngine, replica.engine).score(request)
             except RunError as error:
                 if not await self._is_lost(replica, error):
                     raise

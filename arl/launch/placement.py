@@ -73,8 +73,13 @@ class Placement:
         return tuple(dict.fromkeys(device for one in self._all if one.node == node for device in one.devices))
 
     @property
+    def beside_engines(self) -> list[Resources]:
+        """Return the resources of every process that is no engine of the policy."""
+        return [*self.ranks, *([] if self.evaluation is None else [self.evaluation]), *self.teachers]
+
+    @property
     def _all(self) -> list[Resources]:
-        return [*self.engines, *self.ranks, *([] if self.evaluation is None else [self.evaluation]), *self.teachers]
+        return [*self.engines, *self.beside_engines]
 
     def with_memory_share(self, share: float) -> "Placement":
         """Return the same placement, in which an engine may take only this fraction of each of its devices."""

@@ -91,6 +91,9 @@ def with_dtype(config: bytes, dtype: str) -> bytes:
     return _DTYPE.sub(rb"\g<1>" + dtype.encode(), config)
 
 
+OPTIMIZER = "optimizer"  # stem of the names of a checkpoint's files that hold what only training needs
+
+
 def with_base(source: bytes, base: str | Path, lora: Lora) -> bytes:
     """Add to the content of SOURCE on what model a checkpoint's adapters sit, and how: a run that resumes needs it."""
     found = json.loads(source) | {"base": str(local_copy(base).resolve()), "lora": lora.model_dump(mode="json")}

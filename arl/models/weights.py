@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from arl.errors import DataError
 from arl.models.model_files import stored_tensors
 
-# In the names that PEFT gives to parameters of a model with LoRA adapters; see arl.train.lora.
+# In the names that PEFT gives to parameters of a model with LoRA adapters; see arl.train.sharded_adapters.
 BASE = ".base_layer."
 LORA = ".lora_"
 

@@ -144,7 +144,7 @@ def export(
 
     checkpoint = find_model(source, step)
     if adapter:
-        from arl.train.lora import export_adapter
+        from arl.models.lora import export_adapter
 
         written = output or checkpoint.with_name(f"{checkpoint.name}-adapter")
         export_adapter(checkpoint, written)

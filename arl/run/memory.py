@@ -27,10 +27,10 @@ from arl.launch.base import Node
 from arl.launch.devices import free_memory
 from arl.launch.placement import Placement, engine_share
 from arl.models.load import check_weights, empty_model
+from arl.models.lora import inject
 from arl.sync.buckets import ITEM_BYTES
 from arl.sync.choose import buffer_place, held_versions, published_bytes
 from arl.train.critic import give_value_head
-from arl.train.lora import inject
 from arl.train.rank_bytes import FLOAT32, MOMENTS_BYTES, ParameterCounts, RankBytes, rank_bytes, with_critic, workload
 from arl.types import Transport
 

@@ -139,6 +139,7 @@ async def open_trainer(
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         takes_turns=ranks[0].takes_turns,
         seed=recipe.seed,
+        publishes_adapters=recipe.publishes_adapters,
     )
     host = launcher.nodes[0].address
     records = recipe.output.trajectories

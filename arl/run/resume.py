@@ -139,7 +139,7 @@ def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay
     _refuse_other_run(recipe, plan, checkpoint, state)
     base = directory / BASE_MODEL
     if base.is_symlink() and not base.exists():
-        raise DataError(f"{base}: is a link to {os.readlink(base)}, which is gone, and a reference; put it back")
+        raise DataError(f"{base}: is a link to {os.readlink(base)}, which is gone, and the run needs it; put it back")
     is_finished = (directory / SUMMARY).exists()
     version = state.controller.version
     tokens = state.controller.tokens_trained

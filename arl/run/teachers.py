@@ -1,7 +1,7 @@
 """Start teachers that are engines, keep them alive, and ask them about finished episodes.
 
     objective.teacher, place engine ─► a server for each path ─► a router of one slot ─► supervised as engines are
-    an episode has ended ─► its trajectory ─► Teacher.score ─► Trajectory.teacher
+    an episode has ended ─► its trajectory ─► TeacherEngine.score ─► Trajectory.teacher
 
 A teacher's weights never change. Whoever waits for a teacher that is being restarted is answered by its successor.
 """
@@ -30,7 +30,7 @@ SIDE = "teacher"  # begins the role of each server
 
 
 @dataclass
-class Teacher:
+class TeacherEngine:
     """Add to trajectories what one teacher says of their sampled tokens."""
 
     router: Router
@@ -54,7 +54,7 @@ class Teacher:
         return msgspec.structs.replace(trajectory, teacher=msgspec.structs.replace(scores, **padded))
 
 
-Teachers = Mapping[str, Teacher]  # by data source
+Teachers = Mapping[str, TeacherEngine]  # by data source
 
 
 def _for_sources(recipe: Recipe, routers: Mapping[str, Router]) -> Teachers:
@@ -62,7 +62,7 @@ def _for_sources(recipe: Recipe, routers: Mapping[str, Router]) -> Teachers:
     section = recipe.objective.teacher
     assert section is not None
     temperature = recipe.rollout.temperature
-    return {name: Teacher(routers[section.path_of(name)], temperature, section.top_k) for name in recipe.sources}
+    return {name: TeacherEngine(routers[section.path_of(name)], temperature, section.top_k) for name in recipe.sources}
 
 
 @contextlib.asynccontextmanager
@@ -89,7 +89,7 @@ async def open_teachers(
         watchers = []
         for i, (path, resources) in enumerate(zip(section.paths, places, strict=True)):
             served = StartingVersions(str(local_copy(path).resolve()))
-            servers = EngineServers(recipe, served, {i: resources}, launcher, trust, side=SIDE)
+            servers = EngineServers(recipe.without_lora, served, {i: resources}, launcher, trust, side=SIDE)
             router = routers[path] = Router([None])
             supervisor = EngineSupervisor(
                 router,
@@ -120,6 +120,6 @@ async def open_teachers_in_process(recipe: Recipe) -> AsyncIterator[Teachers]:
     async with contextlib.AsyncExitStack() as stack:
         routers = {}
         for path in section.paths:
-            engine = backend.open_in_process(recipe, StartingVersions(str(local_copy(path))))
+            engine = backend.open_in_process(recipe.without_lora, StartingVersions(str(local_copy(path))))
             routers[path] = Router([await stack.enter_async_context(engine)])
         yield _for_sources(recipe, routers)

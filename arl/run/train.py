@@ -103,7 +103,7 @@ def _make_starting_model(context: RunContext) -> Path:
             return await starting_model(context.recipe, context.directory, launcher, context.display)
 
     model = _on_clock(context, "making the starting model", make)
-    if context.recipe.objective.reference is not None:
+    if context.recipe.objective.reference is not None or context.recipe.train.lora is not None:
         (context.directory / BASE_MODEL).symlink_to(model.absolute())  # a resumed run reads it, too
     return model
 

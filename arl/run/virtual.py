@@ -108,7 +108,10 @@ async def measure_in_process(
     codec = load_codec(str(model), suites[0].recipe.data)
     accuracies = []
     with unrecorded_spans():  # these engines have the names of the run's own
-        async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
+        async with (
+            reported_failures(),
+            open_engines(recipe.without_lora, StartingVersions(str(model), version)) as engine,
+        ):
             for suite in suites:
                 prompts = codec.with_format(suite.recipe.data)
                 scorer = evaluation_scorer(suite.recipe, rewards)

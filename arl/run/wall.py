@@ -79,19 +79,16 @@ class WallWorld(World):
             trainer = await stack.enter_async_context(
                 open_trainer(recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport)
             )
-            evaluation = [] if placement.evaluation is None else [placement.evaluation]
-            others = [*placement.ranks, *evaluation, *placement.teachers]
             async with asyncio.TaskGroup() as tasks:
                 trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
                 started = await servers.start_all(trainer_start)
                 codec = load_codec(versions.model, recipe.data)  # takes a second, while the processes start
                 hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
-
                 describe = functools.partial(_describe, context, weights, servers, nodes, hashing)
                 async with (
                     open_rewards(recipe, launcher.logs, note) as rewards,
                     open_teachers(recipe, placement.teachers, launcher, trust, note) as teachers,
-                    open_engine_pool(servers, started, note, trainer, others) as pool,
+                    open_engine_pool(servers, started, note, trainer, placement.beside_engines) as pool,
                     serve_control(context.directory, lambda request: pool.answer(request, describe)),
                 ):
                     parts = recipe_parts(

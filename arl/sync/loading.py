@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from arl.errors import DataError, EngineError
 from arl.models.load import DTYPES
 from arl.models.model_files import stored_tensors
+from arl.models.weights import LORA
 from arl.sync.buckets import TensorSpec
 
 
@@ -50,13 +51,22 @@ def load_state(model: PreTrainedModel, state: Mapping[str, Tensor], source: str)
     Raises:
         EngineError: a parameter is missing. The model is unchanged then.
     """
-    own = dict(model.named_parameters())  # a tied weight appears once, under the name by which it is saved
+    own = versioned(model)
     missing = own.keys() - state.keys()
     if missing:
         raise EngineError(f"{source}: {min(missing)} is missing: these are not weights of this model")
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(state[name])
+
+
+def versioned(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return what each version replaces: all parameters, or the adapters alone where there are some.
+
+    A tied weight appears once, under the name by which it is saved.
+    """
+    own = dict(model.named_parameters())
+    return {name: parameter for name, parameter in own.items() if LORA in name} or own
 
 
 def refuse_foreign_tensors(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:

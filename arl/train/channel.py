@@ -81,6 +81,7 @@ class Init(_Message, frozen=True):
     advantage: dict[str, Any] = {}  # recipe section as JSON, if ranks compute it
     takes_turns: bool = False  # engines use its devices between its steps
     seed: int = 0  # of what the ranks draw
+    publishes_adapters: bool = False  # of LoRA, and not merged weights
     master_address: str = ""  # where the ranks meet; empty: torchrun's environment says it
     master_port: int = 0
 

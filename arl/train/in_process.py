@@ -60,6 +60,7 @@ class InProcessTrainer:
             advantage=recipe.advantage,
             oldest_age=oldest_age(recipe, lags),
             seed=recipe.seed,
+            publishes_adapters=recipe.publishes_adapters,
         )
         assert self._learner.policy.device.type == "cpu", "the virtual world computes on the CPU"
         target = FileTarget if recipe.sync.transport == "file" else MemoryTarget

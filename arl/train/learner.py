@@ -74,6 +74,7 @@ class Learner:
         advantage: recipe section, if ranks compute it by train.critic.
         oldest_age: of a token, versions; read if the versions that sampled tokens are needed.
         seed: of LoRA adapters.
+        publishes_adapters: engines are given these alone, and not merged weights.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Learner:
         advantage: AdvantageSection | None = None,
         oldest_age: int = 0,
         seed: int = 0,
+        publishes_adapters: bool = False,
     ) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
@@ -95,6 +97,7 @@ class Learner:
             compute_deterministically()
         base = base_of(path) if resumed and train.lora else path
         self.policy = ShardedModel(base, train, temperature, init_ranks(deadline_seconds), seed)
+        self.policy.publishes_adapters = publishes_adapters
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective
         given = (Path(path), train, objective, advantage, temperature, version, resumed, oldest_age)
@@ -214,8 +217,8 @@ class Learner:
                 )
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
-        return self.policy.full_state(self.policy.dtype)
+        """Copy what engines are given to rank 0's CPU; returns an empty dict on other ranks. Collective."""
+        return self.policy.copied(self.policy.published())
 
     def training_state(self) -> dict[str, TrainingState]:
         """Copy this rank's share of each trained model and its optimizer, by its place in a checkpoint. Collective."""
@@ -230,7 +233,7 @@ class Learner:
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of every tensor in a `snapshot`, in its order."""
-        return self.policy.tensors(self.policy.dtype)
+        return self.policy.published()
 
     def config_json(self) -> str:
         """Return the config.json that belongs to a `snapshot`."""

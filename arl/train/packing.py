@@ -30,7 +30,7 @@ from arl.errors import InputError
 from arl.models.prefix_tree import shared_lengths
 from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 from arl.train.balance import Bins, algorithm_1, balance, deal_evenly, fixed_count
-from arl.types import NOT_SAMPLED, Batch, Scores, TrainedTokens, Trajectory
+from arl.types import NOT_SAMPLED, Batch, TokenScores, TrainedTokens, Trajectory
 
 BY_TOKENS = Flops(token=1.0, key=0.0, score=0.0)  # for one rank, which waits for nobody
 # What every batch carries of each loss token. A place is the token's index among those of the step: one trajectory's
@@ -208,7 +208,7 @@ def _teacher_columns(trajectories: Sequence[Trajectory], at: np.ndarray) -> dict
     if known is None:
         return {}
     top_k = known.top_ids.shape[1]
-    scores = [t.teacher or Scores.empty(len(t.token_ids), top_k) for t in trajectories]  # it has no loss token
+    scores = [t.teacher or TokenScores.empty(len(t.token_ids), top_k) for t in trajectories]  # it has no loss token
     fields = {TOP_IDS: "top_ids", TOP_LOGPROBS: "top_logprobs"} if top_k else {TEACHER: "logprobs"}
     return {name: np.concatenate([getattr(s, field) for s in scores])[at] for name, field in fields.items()}
 

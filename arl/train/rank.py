@@ -46,6 +46,7 @@ class Rank:
             advantage=advantage,
             oldest_age=init.oldest_age,
             seed=init.seed,
+            publishes_adapters=init.publishes_adapters,
         )
         self._joiner = ThreadPoolExecutor(1, "joiner")
         self._saver = ThreadPoolExecutor(1, "saver")

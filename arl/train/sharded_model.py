@@ -20,12 +20,12 @@ from torch import Tensor
 
 from arl.config.recipe import Train
 from arl.files import writing
-from arl.models.model_files import write_description
+from arl.models.model_files import OPTIMIZER, write_description
 from arl.models.weights import LORA
 from arl.train.optimizer import LossScale
 from arl.train.scored_model import ScoredModel
 from arl.train.sharding import local_part
-from arl.train.training_copy import OPTIMIZER, TrainingCopy, TrainingState, read_rows
+from arl.train.training_copy import TrainingCopy, TrainingState, read_rows
 
 LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's files: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")

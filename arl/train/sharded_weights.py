@@ -20,12 +20,13 @@ from arl.config.recipe import Train
 from arl.data.hub import SOURCE
 from arl.files import remove_any, writing
 from arl.models.load import DTYPES, check_weights, empty_model
+from arl.models.lora import inject
 from arl.models.model_files import read_description, with_base, write_description
 from arl.models.weights import LORA, fill_model, plain_name
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
 from arl.train.gathering import Bucket, gather_buckets, shard_group
-from arl.train.lora import draw_adapters, inject, merged
+from arl.train.sharded_adapters import draw_adapters, merged
 from arl.train.sharding import local_part, shard
 
 
@@ -62,6 +63,7 @@ class ShardedWeights:
         self._shards = dict(self.model.named_parameters())
         self._local = {name: local_part(p.detach()) for name, p in self._shards.items()}
         self._group = shard_group(next(iter(self._shards.values())))
+        self.publishes_adapters = False  # and not merged weights
 
     def empty(self, path: str | Path) -> tuple[PreTrainedModel, tuple[str, ...]]:
         """Build the model of `path` without its weights; return it, and its parameters that are not in the files."""
@@ -73,11 +75,12 @@ class ShardedWeights:
         """Write every weight, cast to the dtype of `buckets`, into `flats`; it is there on return. Collective.
 
         Args:
-            buckets: all parameters in their order, as arl.sync.buckets cuts them.
+            buckets: all parameters in their order, merged, or all adapters, as arl.sync.buckets cuts them.
             flats: memory of each bucket, (bytes of the bucket,) uint8. None: this rank keeps nothing.
             everywhere: every rank may keep the buckets; otherwise rank 0 alone.
         """
-        gather_buckets(self._local_weights(), buckets, flats, self._group, everywhere)
+        weights = self._local_adapters() if LORA in buckets[0][0].name else self._local_weights()
+        gather_buckets(weights, buckets, flats, self._group, everywhere)
         self._wait_for_copies()
 
     def tensors(self, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
@@ -86,9 +89,19 @@ class ShardedWeights:
         shapes = {plain_name(name): tuple(p.shape) for name, p in self._shards.items() if LORA not in name}
         return tuple(TensorSpec(name, name_of_dtype, shape) for name, shape in shapes.items())
 
+    def published(self) -> tuple[TensorSpec, ...]:
+        """Return what engines are given of each version, in the dtype that computes."""
+        if not self.publishes_adapters:
+            return self.tensors(self.dtype)
+        dtype = str(self.dtype).removeprefix("torch.")
+        return tuple(TensorSpec(name, dtype, tuple(self._shards[name].shape)) for name in self._local_adapters())
+
     def full_state(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective."""
-        bucket = self.tensors(dtype)
+        return self.copied(self.tensors(dtype))
+
+    def copied(self, bucket: Bucket) -> dict[str, Tensor]:
+        """Copy all of `bucket` to the CPU of rank 0; returns nothing on the other ranks. Collective."""
         if dist.get_rank() != 0:
             self.gather([bucket], None)
             return {}
@@ -121,6 +134,9 @@ class ShardedWeights:
     def in_host_memory(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Copy this rank's shards."""
         return {name: local.to("cpu", dtype, copy=True) for name, local in self._local_weights().items()}
+
+    def _local_adapters(self) -> dict[str, Tensor]:
+        return {name: local.detach() for name, local in self._local.items() if LORA in name}
 
     def _local_weights(self) -> dict[str, Tensor]:
         local = {name: local.detach() for name, local in self._local.items()}

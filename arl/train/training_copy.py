@@ -13,7 +13,7 @@ from typing import NamedTuple
 from safetensors.torch import save_file
 from torch import Tensor
 
-from arl.models.model_files import file_of_part, write_index
+from arl.models.model_files import OPTIMIZER, file_of_part, write_index
 from arl.models.weights import own_rows, rows_of, rows_of_part
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.loading import specs_of, unflatten, unflatten_all
@@ -21,7 +21,6 @@ from arl.sync.version_buffers import allocate_buckets
 from arl.train.gathering import ShardGroup, collect_share, deal
 
 BUCKET_BYTES = 256 * 10**6  # of a round; two such are on the device meanwhile, or the largest tensor
-OPTIMIZER = "optimizer"  # stem of the files' names
 
 
 def read_rows(files: Sequence[Path], name: str, parameter: Tensor, place: Tensor) -> None:

@@ -12,7 +12,7 @@ from arl.engine.base import Engine, Load
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.http.engine_client import HttpEngine
 from arl.errors import EngineError
-from arl.types import Completion, GenerateRequest, Increment, ScoreRequest, Scores, WeightUpdate
+from arl.types import Completion, GenerateRequest, Increment, ScoreRequest, TokenScores, WeightUpdate
 from tests.engine.conftest import CONTEXT, EOS, REAL, SWAPPED_TOKENS, VOCAB, Opened, Weights, ask, complete, within
 
 PROMPTS = [tuple((7 * i + j) % 13 for j in range(1 + 5 * i)) for i in range(6)]
@@ -46,7 +46,7 @@ def test_the_scores_of_given_tokens_are_those_of_the_model(opened: Opened, old: 
     sequence = tuple((7 * i) % 13 for i in range(53))
     requests = [ScoreRequest("a", sequence, start=3, top_k=4), ScoreRequest("b", sequence[5:7], start=1, top_k=4)]
 
-    async def scenario() -> list[Scores]:
+    async def scenario() -> list[TokenScores]:
         async with opened() as engine:
             assert isinstance(engine, EmbeddedEngine | HttpEngine)
             return await asyncio.gather(*(engine.score(request) for request in requests))

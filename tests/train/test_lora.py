@@ -4,20 +4,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from arl.config.train_section import Lora, Train
+from arl.engine.embedded.scoring import score_tokens
 from arl.errors import DataError, InputError
-from arl.models.load import empty_model
+from arl.models.load import empty_model, load_model
+from arl.models.lora import export_adapter, inject, load_adapted
+from arl.sync.loading import load_state
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.learner import Learner
-from arl.train.lora import export_adapter, inject
 from arl.train.micro_batch import pack_groups
 from arl.train.placed_batch import place_batch
+from arl.types import ScoreRequest
 from tests.train import world
 from tests.train.families import make_family
 from tests.train.one_rank import learner, rewarded, shard_of, weights
@@ -122,3 +126,24 @@ def test_a_target_that_no_layer_has_is_refused_by_name(model: Path) -> None:
     for target in ("query", "lm_head", "embed_tokens"):
         with pytest.raises(InputError, match=f"targets {target}: .*q_proj"):
             inject(empty_model(model), Lora(targets=(target,)))
+
+
+def test_an_engine_that_is_given_adapters_alone_computes_as_the_merged_model(model: Path, tmp_path: Path) -> None:
+    trained = Learner(model, Train.model_validate(SETTINGS), DecoupledPPO(), version=4, publishes_adapters=True)
+    trained.step(shard_of(batch(4, groups=4, size=4)))
+    published = trained.snapshot()
+    assert {name.rpartition(".lora_")[2] for name in published} == {"A.default.weight", "B.default.weight"}
+    assert [spec.name for spec in trained.tensors()] == list(published)
+    trained.policy.save(tmp_path / "merged")
+    save_file(published, tmp_path / "model.safetensors")
+    engine = load_adapted(model, tmp_path, Lora.model_validate(LORA), "float32")
+    before = load_adapted(model, model, Lora.model_validate(LORA), "float32")
+    targets = (3, 4, 5, 6, 7, 8, 9)
+    said, base, merged = (
+        score_tokens(one, [ScoreRequest("", targets, 1)])[0].logprobs
+        for one in (engine, before, load_model(tmp_path / "merged", "float32"))
+    )
+    np.testing.assert_allclose(said, merged, atol=1e-5)
+    assert np.abs(said - base).max() > 1e-3
+    load_state(before, published, "version 5")
+    assert np.array_equal(score_tokens(before, [ScoreRequest("", targets, 1)])[0].logprobs, said)

@@ -25,8 +25,8 @@ from arl.engine.meters import PartTimer, Stopwatch
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.sync.buckets import checksums, refuse_difference
-from arl.sync.loading import load_state, read_weights
-from arl.types import GenerateRequest, Increment, PauseParts, ScoreRequest, Scores, SwapReport, WeightUpdate
+from arl.sync.loading import load_state, read_weights, versioned
+from arl.types import GenerateRequest, Increment, PauseParts, ScoreRequest, SwapReport, TokenScores, WeightUpdate
 
 PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; a shared token counts once
 
@@ -75,7 +75,7 @@ class EmbeddedEngine:
         self._recomputed_tokens = 0  # since the last load
         self._busy = Stopwatch()
         self._boundary = asyncio.Lock()  # held during a pass, and by methods that change state between two passes
-        self._to_score: deque[tuple[ScoreRequest, asyncio.Future[Scores]]] = deque()
+        self._to_score: deque[tuple[ScoreRequest, asyncio.Future[TokenScores]]] = deque()
         self._scoring = asyncio.Lock()  # one prefill at a time
         self._wake = asyncio.Event()
         self._ended: EngineError | None = None
@@ -119,10 +119,10 @@ class EmbeddedEngine:
         finally:
             self.leave(stream)
 
-    async def score(self, request: ScoreRequest) -> Scores:
-        """See Scorer.score. What waits is scored together; the weights must not be replaced meanwhile."""
+    async def score(self, request: ScoreRequest) -> TokenScores:
+        """See ScoringEngine.score. What waits is scored together; the weights must not be replaced meanwhile."""
         refuse_unscorable(request, self.vocab_size, self.context)
-        waits: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
+        waits: asyncio.Future[TokenScores] = asyncio.get_running_loop().create_future()
         self._to_score.append((request, waits))
         async with self._scoring:
             while not waits.done():
@@ -257,8 +257,8 @@ class EmbeddedEngine:
             self._version = update.version
 
     def checksums(self) -> dict[str, str]:
-        """Return the sha256 of each weight, in the dtype of the model."""
-        return checksums(dict(self.model.named_parameters()), self.model.dtype)
+        """Return the sha256 of each weight that versions replace, in the dtype of the model."""
+        return checksums(versioned(self.model), self.model.dtype)
 
     async def report(self) -> Load:
         """See ReplicaEngine.report."""

@@ -27,6 +27,7 @@ class EmbeddedBackend(Backend):
         deterministic_seeds=True,
         checksums=True,
         in_process=True,
+        adapters=True,
     )
 
     def probe(self, config: EngineConfig) -> Installation:
@@ -45,7 +46,7 @@ class EmbeddedBackend(Backend):
     def command(self, server: ServerSpec) -> Command:
         """See Backend.command."""
         config = server.recipe.engine
-        options = {
+        options: dict[str, object] = {
             "--model": server.versions.served,
             "--version": server.versions.oldest,
             "--host": server.host,
@@ -57,6 +58,8 @@ class EmbeddedBackend(Backend):
             "--stream-interval": config.stream_interval,
             "--broadcast-seconds": server.recipe.deadlines.blocked_broadcast,
         }
+        if server.recipe.publishes_adapters and (lora := server.recipe.train.lora):
+            options |= {"--lora": lora.model_dump_json(), "--base": server.versions.base or server.versions.served}
         argv = [sys.executable, "-m", SERVER_MODULE]
         for name, value in options.items():
             argv += [name, str(value)]
@@ -66,6 +69,7 @@ class EmbeddedBackend(Backend):
         """See InProcessBackend.open_in_process."""
         from arl.engine.embedded.batching import EmbeddedEngine  # importing torch takes a second
         from arl.models.load import load_model
+        from arl.models.lora import load_adapted
 
         config = recipe.engine
         costs = recipe.virtual
@@ -73,8 +77,13 @@ class EmbeddedBackend(Backend):
         def pass_seconds(prefill_tokens: int, decode_tokens: int) -> float:
             return costs.engine_pass + costs.decode_token * decode_tokens + costs.prefill_token * prefill_tokens
 
+        served = versions.served
+        if recipe.publishes_adapters and (lora := recipe.train.lora):
+            model = load_adapted(versions.base or served, served, lora, config.dtype, head=recipe.train.head)
+        else:
+            model = load_model(served, config.dtype, head=recipe.train.head)
         return EmbeddedEngine(
-            load_model(versions.served, config.dtype, head=recipe.train.head),
+            model,
             slots=config.slots,
             kv_policy=config.kv_policy,
             stream_interval=config.stream_interval,

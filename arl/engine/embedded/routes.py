@@ -107,7 +107,7 @@ class EngineRoutes:
         top = zip(scores.top_logprobs[start:].tolist(), scores.top_ids[start:].tolist(), strict=True)
         of_tokens = [(None, body.input_ids[start - 1], None), *((logprob, token, None) for logprob, token in pairs)]
         of_places = [[(logprob, token, None) for logprob, token in zip(*place, strict=True)] for place in top]
-        return _json_answer(wire.Scored(wire.InputInfo(of_tokens, [None, *of_places])))
+        return _json_answer(wire.ScoreAnswer(wire.InputInfo(of_tokens, [None, *of_places])))
 
     def _chunk(self, index: int, new: Increment, num_tokens: int) -> wire.Chunk:
         """Return the message for increment `new` of a request that has `num_tokens` tokens with it."""

@@ -7,13 +7,13 @@ import torch
 from transformers import PreTrainedModel
 
 from arl.models.packed import PackedContext
-from arl.types import ScoreRequest, Scores
+from arl.types import ScoreRequest, TokenScores
 
 ROWS = 1024  # of logits that are held at once
 
 
 @torch.inference_mode()
-def score_tokens(model: PreTrainedModel, requests: Sequence[ScoreRequest]) -> list[Scores]:
+def score_tokens(model: PreTrainedModel, requests: Sequence[ScoreRequest]) -> list[TokenScores]:
     """Score the tokens of each request from its `start` on. All have one temperature and one top_k."""
     first = requests[0]
     lengths = [len(request.token_ids) for request in requests]
@@ -24,7 +24,7 @@ def score_tokens(model: PreTrainedModel, requests: Sequence[ScoreRequest]) -> li
     output = model.model(input_ids=ids[None], position_ids=positions[None], context=context, use_cache=False)
     scored = [range(o + r.start, o + n) for o, r, n in zip(offsets.tolist(), requests, lengths, strict=False)]
     at = torch.tensor([place for places in scored for place in places], device=model.device)
-    found = Scores.empty(int(offsets[-1]), first.top_k)
+    found = TokenScores.empty(int(offsets[-1]), first.top_k)
     for block in torch.split(at, ROWS):
         predicting = output.last_hidden_state[0, block - 1]  # a token is predicted by the one before it
         logprobs = (model.lm_head(predicting).float() / first.temperature).log_softmax(-1)
@@ -37,4 +37,4 @@ def score_tokens(model: PreTrainedModel, requests: Sequence[ScoreRequest]) -> li
     parts = zip(
         *(np.split(column, cuts) for column in (found.logprobs, found.top_ids, found.top_logprobs)), strict=True
     )
-    return [Scores(*part) for part in parts]
+    return [TokenScores(*part) for part in parts]

@@ -20,6 +20,7 @@ import torch
 from aiohttp import web
 from msgspec import Struct
 
+from arl.config.train_section import Lora
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.routes import EngineRoutes
 from arl.errors import ArlError, EngineError, InputError, short_message
@@ -45,6 +46,8 @@ class ServerOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     threads: int = 0  # 0: as torch chooses
     stream_interval: int = 16  # tokens between two increments
     version: int = 0  # policy version of these weights
+    lora: str = ""  # train.lora as JSON: `base` is served with adapters, which versions replace
+    base: str = ""  # directory of the model below the adapters
     broadcast_seconds: float = 60.0  # after which a broadcast that does not move is given up
 
 
@@ -78,7 +81,14 @@ def serve_model(options: ServerOptions) -> None:
     on_gpu = torch.cuda.is_available()
     best = "bfloat16" if on_gpu else "float32"
     dtype = best if options.dtype == "auto" else options.dtype
-    model = load_model(options.model, dtype, "cuda" if on_gpu else "cpu", options.head)
+    device = "cuda" if on_gpu else "cpu"
+    if options.lora:
+        from arl.models.lora import load_adapted  # and PEFT, a second to import
+
+        lora = Lora.model_validate_json(options.lora)
+        model = load_adapted(options.base, options.model, lora, dtype, device, options.head)
+    else:
+        model = load_model(options.model, dtype, device, options.head)
     engine = EmbeddedEngine(
         model,
         slots=options.slots,

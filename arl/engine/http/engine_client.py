@@ -26,7 +26,7 @@ from arl.engine.meters import PartTimer, Stopwatch
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.types import GenerateRequest, Increment, PauseParts, ScoreRequest, Scores, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, PauseParts, ScoreRequest, SwapReport, TokenScores, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
 FLUSH_AGAIN_SECONDS = 0.01  # SGLang's own wait, /flush_cache?timeout=, may take a second more than it needs
@@ -171,8 +171,8 @@ class HttpEngine:
             if not finished:
                 self._batches.abandon(call)
 
-    async def score(self, request: ScoreRequest) -> Scores:
-        """See Scorer.score."""
+    async def score(self, request: ScoreRequest) -> TokenScores:
+        """See ScoringEngine.score."""
         refuse_unscorable(request, self.vocab_size, self.context)
         return await self._protocol.score(request)
 

@@ -22,7 +22,7 @@ from arl.errors import EngineError
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import Rendezvous
 from arl.sync.weight_loader import MemoryTag
-from arl.types import FinishReason, GenerateRequest, SamplingParams, ScoreRequest, Scores
+from arl.types import FinishReason, GenerateRequest, SamplingParams, ScoreRequest, TokenScores
 
 T = TypeVar("T")
 _chunks = msgspec.json.Decoder(wire.Chunk)
@@ -89,17 +89,17 @@ class SGLangProtocol:
         async with self._http.stream("/generate", body) as events:
             yield _answers(events, len(requests))
 
-    async def score(self, request: ScoreRequest) -> Scores:
+    async def score(self, request: ScoreRequest) -> TokenScores:
         """Have it prefill a sequence, and return what it says of the tokens from `start` on."""
         path = "/generate"
         first = request.start - 1  # the number of a token comes with the one behind it
         sampling = SamplingParams(max_new_tokens=0, temperature=request.temperature)
         body = wire.Score(request.token_ids, request.request_id, wire.sampling_of(sampling), first, request.top_k)
-        meta = self._decode(path, await self._http.command(path, body), wire.Scored).meta_info
+        meta = self._decode(path, await self._http.command(path, body), wire.ScoreAnswer).meta_info
         given = meta.input_token_logprobs[1:]
         if tuple(token for _, token, _ in given) != request.token_ids[request.start :]:
             raise EngineError(f"{self.url}{path}: scored other tokens than were sent for {request.request_id}")
-        scores = Scores.empty(len(request.token_ids), request.top_k)
+        scores = TokenScores.empty(len(request.token_ids), request.top_k)
         scores.logprobs[request.start :] = [logprob for logprob, _, _ in given]
         if request.top_k:
             top = [place or [] for place in meta.input_top_logprobs[1:]]

@@ -78,7 +78,7 @@ class InputInfo(Struct):
     input_top_logprobs: list[list[tuple[float, int, Any]] | None] = []
 
 
-class Scored(Struct):
+class ScoreAnswer(Struct):
     """Answer Score."""
 
     meta_info: InputInfo

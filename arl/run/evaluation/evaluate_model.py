@@ -228,7 +228,7 @@ async def _evaluate(evaluation: Evaluation, logs: Path, display: ConsoleDisplay)
             configured(recipe.sandbox),
         ):
             servers = EngineServers(
-                recipe=recipe,
+                recipe=recipe.without_lora,  # checkpoints hold merged weights
                 versions=evaluation.versions,
                 resources=dict(enumerate(evaluation.resources)),
                 launcher=launcher,

@@ -1,29 +1,27 @@
 """Put PEFT's LoRA adapters into a model: W x becomes W x + (alpha / rank) · B A x, where A and B alone are trained.
 
-    empty model ─► inject ─► shard ─► fill_model ─► draw_adapters ─► training ─► merged: W + (alpha / rank) · B A
+    trainer: empty model ─► inject ─► arl.train.sharded_adapters
+    engine:  load_adapted: the base, with the adapters of its first version or none yet ─► versions of A and B alone
+    export_adapter: a checkpoint ─► PEFT's files
 
 PEFT names the parameters NAME.base_layer.weight, NAME.lora_A.default.weight and NAME.lora_B.default.weight.
 """
 
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from arl.config.train_section import Lora
 from arl.data.hub import SOURCE
 from arl.errors import DataError, InputError
 from arl.files import remove_any, writing
-from arl.models.model_files import base_of
-from arl.models.weights import BASE, LORA, own_rows, plain_name
-from arl.train.sharding import local_part
-from arl.train.training_copy import OPTIMIZER
+from arl.models.load import load_model
+from arl.models.model_files import OPTIMIZER, base_of
+from arl.models.weights import LORA
 
 A = ".lora_A.default.weight"
 B = ".lora_B.default.weight"
@@ -55,37 +53,40 @@ def _is_linear(name: str, module: torch.nn.Module) -> bool:
     return name.startswith("model.layers.") and isinstance(module, torch.nn.Linear)
 
 
-def draw_adapters(model: PreTrainedModel, seed: int) -> None:
-    """Set A as PEFT does, and B to 0, so that the model is still its base; the same on any number of ranks."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        if name.endswith(A):
-            whole = torch.empty(parameter.shape)
-            torch.nn.init.kaiming_uniform_(whole, a=math.sqrt(5), generator=generator)
-            first, end = own_rows(parameter)
-            local_part(parameter.detach()).copy_(whole[first:end])
-        elif name.endswith(B):
-            local_part(parameter.detach()).zero_()
+def load_adapted(
+    base: str | Path,
+    path: str | Path,
+    lora: Lora,
+    dtype: str,
+    device: torch.device | str = "cpu",
+    head: str = "auto",
+) -> PreTrainedModel:
+    """Load the model `base` with the adapters of `path`, all in `dtype`; with none, if `path` has no adapters.
 
-
-def merged(shards: Mapping[str, Tensor], parameters: Mapping[str, Tensor], scaling: float) -> dict[str, Tensor]:
-    """Return this rank's rows of W + scaling · B A, float32, by the names of the base model. Collective.
-
-    Args:
-        shards: name -> this rank's rows of each parameter of `parameters`.
+    Raises:
+        DataError: see load_model.
     """
-    found = {}
-    for name, shard in shards.items():
-        if LORA in name:
-            continue
-        layer, is_adapted, _ = name.partition(BASE)
-        weight = shard.float()
-        if is_adapted and name.endswith(".weight"):
-            whole = parameters[layer + A].detach()
-            whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
-            weight = weight + scaling * (shards[layer + B] @ whole)
-        found[plain_name(name)] = weight
-    return found
+    adapters = stored_adapters(path)
+    model = load_model(base, dtype, device, head)
+    inject(model, lora)
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.to(device, model.lm_head.weight.dtype)
+        if name in adapters:
+            parameter.data.copy_(adapters[name])
+        elif name.endswith(B):
+            parameter.data.zero_()
+    return model.eval()
+
+
+def stored_adapters(path: str | Path) -> dict[str, Tensor]:
+    """Read the adapters of a checkpoint, or of what was published, by name; none, if it is a model without."""
+    rows: dict[str, list[Tensor]] = {}
+    files = sorted(Path(path).glob(f"{OPTIMIZER}*.safetensors"))  # in the order of the ranks
+    for file in files or sorted(Path(path).glob("*.safetensors")):
+        for name, tensor in load_file(file).items():
+            if name.startswith("model.") and LORA in name:
+                rows.setdefault(name, []).append(tensor)
+    return {name: torch.cat(parts) for name, parts in rows.items()}
 
 
 def export_adapter(checkpoint: Path, output: Path) -> None:
@@ -102,12 +103,8 @@ def export_adapter(checkpoint: Path, output: Path) -> None:
     lora = Lora.model_validate(json.loads((checkpoint / SOURCE).read_bytes())["lora"])
     if output.exists():
         raise InputError(f"--output {output}: exists already; remove it, or choose another one")
-    rows: dict[str, list[Tensor]] = {}
-    for file in sorted(checkpoint.glob(f"{OPTIMIZER}*.safetensors")):  # in the order of the ranks
-        for name, tensor in load_file(file).items():
-            if name.startswith("model.") and LORA in name:
-                rows.setdefault(f"base_model.model.{name.replace('.default.', '.')}", []).append(tensor)
-    if not rows:
+    adapters = stored_adapters(checkpoint)
+    if not adapters:
         raise DataError(f"{checkpoint}: has no adapters; give a checkpoint of a run with train.lora")
     config = LoraConfig(
         r=lora.rank,
@@ -121,6 +118,6 @@ def export_adapter(checkpoint: Path, output: Path) -> None:
     with writing(output):
         remove_any(partial)  # of an export that was killed
         config.save_pretrained(str(partial))
-        weights = {name: torch.cat(parts) for name, parts in rows.items()}
-        save_file(weights, partial / "adapter_model.safetensors", metadata={"format": "pt"})
+        named = {f"base_model.model.{name.replace('.default.', '.')}": tensor for name, tensor in adapters.items()}
+        save_file(named, partial / "adapter_model.safetensors", metadata={"format": "pt"})
         partial.rename(output)
