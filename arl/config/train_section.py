@@ -37,9 +37,9 @@ class CriticSection(Section):
 class Lora(Section):
     """Train adapters of low rank beside frozen weights (LoRA, arXiv 2106.09685), by PEFT."""
 
-    rank: Positive = 16
+    rank: Positive = 8
     """Width of an adapter."""
-    alpha: Positive = 32
+    alpha: Positive = 16
     """Adapters count alpha / rank times."""
     targets: tuple[str, ...] | None = None
     """Last names of the layers that get one, as in [q_proj, v_proj]. null: all linear layers but the head."""
