@@ -114,7 +114,7 @@ METRICS = {  # name -> formula [unit]
     "ratio/clip_fraction_down": "computed loss tokens with A < 0 and u < 1 − ε_low / computed ones [fraction]",
     "ratio/dual_clip_fraction": "computed loss tokens with A < 0 and u > objective.dual_clip / all [fraction]",
     "behavior_weight/mean": "mean over computed loss tokens of the weight in the loss; absent if it is off",
-    "behavior_weight/capped_fraction": "computed loss tokens outside of the bounds of objective.weight / computed ones [fraction]",
+    "behavior_weight/capped_fraction": "computed loss tokens outside of [low, high] / computed ones [fraction]",
     "behavior_weight/uncapped_mean": "mean over computed loss tokens of w = π_prox/π_behav",
     "behavior_weight/max": "largest w of a computed loss token",
     "behavior_weight/effective_sample_size": "(Σ w)² / (n Σ w²) over n computed loss tokens [fraction]",
