@@ -164,9 +164,7 @@ class Recipe(Section):
     @property
     def publishes_adapters(self) -> bool:
         """Return whether engines hold the model that the run began with, and are given LoRA's adapters alone."""
-        has_lag = (
-            self.rollout.lag is not None
-        )  # engines may begin with a version of which there are merged weights only
+        has_lag = self.rollout.lag is not None  # engines may begin with a version of merged weights
         return self.train.lora is not None and self.engine.capabilities.adapters and not has_lag
 
     @property

@@ -111,6 +111,4 @@ def _make_buffers(model: PreTrainedModel, device: torch.device) -> None:
         if next(module.buffers(recurse=False), None) is not None:
             model._init_weights(module)
             for name, buffer in module.named_buffers(recurse=False):
-                module.register_buffer(
-                    name, buffer.to(device), persistent=name not in module._non_persistent_buffers_set
-                )
+                setattr(module, name, buffer.to(device))

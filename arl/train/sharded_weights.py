@@ -7,7 +7,7 @@ Weights that are trained are float32, frozen ones of the dtype that computes. Lo
 all that leaves is as of a model without them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -85,16 +85,20 @@ class ShardedWeights:
 
     def tensors(self, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of every parameter, in the order of the model; adapters are merged."""
-        name_of_dtype = str(dtype).removeprefix("torch.")
-        shapes = {plain_name(name): tuple(p.shape) for name, p in self._shards.items() if LORA not in name}
-        return tuple(TensorSpec(name, name_of_dtype, shape) for name, shape in shapes.items())
+        names = [name for name in self._shards if LORA not in name]
+        return self._specs(names, dtype)
 
     def published(self) -> tuple[TensorSpec, ...]:
         """Return what engines are given of each version, in the dtype that computes."""
         if not self.publishes_adapters:
             return self.tensors(self.dtype)
-        dtype = str(self.dtype).removeprefix("torch.")
-        return tuple(TensorSpec(name, dtype, tuple(self._shards[name].shape)) for name in self._local_adapters())
+        return self._specs(self._local_adapters(), self.dtype)
+
+    def _specs(self, names: Iterable[str], dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        """Describe some parameters by the names that they have outside."""
+        name_of_dtype = str(dtype).removeprefix("torch.")
+        shapes = {plain_name(name): tuple(self._shards[name].shape) for name in names}
+        return tuple(TensorSpec(name, name_of_dtype, shape) for name, shape in shapes.items())
 
     def full_state(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective."""
@@ -140,7 +144,9 @@ class ShardedWeights:
 
     def _local_weights(self) -> dict[str, Tensor]:
         local = {name: local.detach() for name, local in self._local.items()}
-        return merged(local, self._shards, self._lora.alpha / self._lora.rank) if self._lora else local
+        if self._lora is None:
+            return local
+        return merged(local, self._shards, self._lora.alpha / self._lora.rank)
 
     def _wait_for_copies(self) -> None:
         """Wait until what was copied to host memory is there."""

@@ -134,12 +134,27 @@ def test_a_weight_is_of_its_level_and_capped_masked_or_rejected_by_its_criterion
     torch.testing.assert_close(loss, -torch.tensor(expected))
 
 
+def test_no_term_of_a_token_counts_that_is_rejected_and_not_counted() -> None:
+    weight = {"mode": "reject", "high": 2.0, "denominator": "narrowed"}
+    objective = ObjectiveSection.model_validate({"weight": weight, "entropy_coefficient": 0.1})
+    assert isinstance(objective, Objective)
+    proximal = logs(0.3, 0.2)  # w = 3 and 1
+    tokens = token_columns(proximal.clone().requires_grad_(), logs(0.1, 0.2), torch.ones(2), proximal=proximal)
+    loss, _ = objective.total(tokens)
+    torch.testing.assert_close(loss.detach(), torch.tensor([0.0, -1.1]))
+
+
+@pytest.mark.parametrize("impossible", ["current", "proximal"])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("kind", ["decoupled_ppo", "ppo", "cispo", "sapo", "m2po"])
-def test_a_token_that_became_impossible_gives_finite_numbers(kind: str) -> None:
+def test_a_token_that_became_impossible_gives_finite_numbers(kind: str, advantage: float, impossible: str) -> None:
     objective = ObjectiveSection.model_validate({"kind": kind})
     assert isinstance(objective, Objective)
-    current = torch.tensor([-math.inf, -1.0]).requires_grad_()
-    loss, stats = objective.loss(token_columns(current, logs(0.3, 0.3), torch.ones(2), proximal=logs(0.2, 0.2)))
+    columns = {"current": torch.tensor([-1.0, -1.0]), "proximal": torch.tensor([-1.5, -1.5])}
+    columns[impossible][0] = -math.inf
+    current = columns["current"].requires_grad_()
+    gains = torch.tensor([advantage, 1.0])
+    loss, stats = objective.loss(token_columns(current, logs(0.3, 0.3), gains, proximal=columns["proximal"]))
     assert loss.isfinite().all()
     assert torch.autograd.grad(loss.sum(), current)[0].isfinite().all()
     assert all(value.isfinite().all() for value in stats.values())

@@ -15,7 +15,7 @@ generates: files on slow disks, hosts that do not answer. Weights take effect al
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -103,11 +103,12 @@ class EngineRoutes:
         start = body.logprob_start_len + 1
         request = ScoreRequest(body.rid, body.input_ids, start, params.temperature, body.top_logprobs_num)
         scores = await self._engine.score(request)
-        pairs = zip(scores.logprobs[start:].tolist(), body.input_ids[start:], strict=True)
-        top = zip(scores.top_logprobs[start:].tolist(), scores.top_ids[start:].tolist(), strict=True)
-        of_tokens = [(None, body.input_ids[start - 1], None), *((logprob, token, None) for logprob, token in pairs)]
-        of_places = [[(logprob, token, None) for logprob, token in zip(*place, strict=True)] for place in top]
-        return _json_answer(wire.ScoreAnswer(wire.InputInfo(of_tokens, [None, *of_places])))
+        logprobs = _triples(scores.logprobs[start:].tolist(), body.input_ids[start:])
+        top: list[list[wire.Triple] | None] = [None]
+        for of_place, ids in zip(scores.top_logprobs[start:].tolist(), scores.top_ids[start:].tolist(), strict=True):
+            top.append(_triples(of_place, ids))
+        first: wire.Triple = (None, body.input_ids[start - 1], None)
+        return _json_answer(wire.ScoreAnswer(wire.InputInfo([first, *logprobs], top)))
 
     def _chunk(self, index: int, new: Increment, num_tokens: int) -> wire.Chunk:
         """Return the message for increment `new` of a request that has `num_tokens` tokens with it."""
@@ -187,6 +188,10 @@ def _post(path: str, kind: type[Any], work: Callable[[Any], Awaitable[Response |
         return Response() if answer is None else answer
 
     return web.post(path, handler)
+
+
+def _triples(logprobs: Sequence[float], ids: Sequence[int]) -> list[wire.Triple]:
+    return [(logprob, token, None) for logprob, token in zip(logprobs, ids, strict=True)]
 
 
 def _json_answer(value: Any) -> Response:

@@ -19,6 +19,7 @@ from arl.engine.base import IDLE, Load
 from arl.types import SamplingParams
 
 DONE = b"[DONE]"
+Triple = tuple[float | None, int, Any]  # logprob, id, text
 PauseMode = Literal["in_place", "retract"]
 
 
@@ -74,8 +75,8 @@ class Score(Struct, forbid_unknown_fields=True):
 class InputInfo(Struct):
     """Hold (logprob, id, text) of tokens that were given, and the likeliest at each place."""
 
-    input_token_logprobs: list[tuple[float | None, int, Any]]
-    input_top_logprobs: list[list[tuple[float, int, Any]] | None] = []
+    input_token_logprobs: list[Triple]
+    input_top_logprobs: list[list[Triple] | None] = []
 
 
 class ScoreAnswer(Struct):

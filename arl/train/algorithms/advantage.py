@@ -172,9 +172,9 @@ class Centered(Advantage):
 class ReinforcePlusPlus(Advantage):
     """Normalize discounted rewards over all loss tokens of the step (arXiv 2501.03262).
 
-        A_t = γ^(n − 1 − t) (r − mean of its group), of n loss tokens; then A ← (A − mean) / (std + 1e-8) over the step
+        A_t = γ^(n − 1 − t) (r − mean of its group), of n tokens; then (A − mean) / √(variance + 1e-8) over the step
 
-    std is the sample's. A is exactly 0 in a step in which nothing differs.
+    The variance is the sample's. A is exactly 0 in a step in which nothing differs.
     """
 
     per = "token"
@@ -202,7 +202,7 @@ class ReinforcePlusPlus(Advantage):
         returns = np.repeat(rewards, lengths) * self.discount**tokens_left
         if not len(returns) or returns.min() == returns.max():
             return np.zeros(len(returns), np.float32)
-        whitened: np.ndarray = (returns - returns.mean()) / (returns.std(ddof=1) + WHITENING_EPSILON)
+        whitened: np.ndarray = (returns - returns.mean()) / np.sqrt(returns.var(ddof=1) + WHITENING_EPSILON)
         return whitened.astype(np.float32)
 
 

@@ -89,6 +89,8 @@ class Objective(ObjectiveSection):
         elif self.teacher:
             columns = (tokens.current_logprobs, tokens.teacher_logprobs, tokens.behavior_logprobs)
             values = values | {"kl_teacher": kl_terms("k3", *columns).detach()}
+        if self.narrows:
+            loss = loss.where(values["is_kept"], 0.0)  # no term of a token counts that is not counted
         return loss, values
 
     @abstractmethod

@@ -6,6 +6,7 @@
 k1, k2 and k3 are of http://joschu.net/blog/kl-approx.html.
 """
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 from arl.config.objective_section import Statistic
@@ -29,8 +30,9 @@ def bounded_ratio(log_ratio: "Tensor") -> "Tensor":
     A log-ratio above MAX_LOG_RATIO counts as MAX_LOG_RATIO in the value alone, and passes the derivative on. Otherwise
     the ratio overflows, and where a clip is chosen the backward multiplies its gradient 0 by the infinite ratio: NaN.
     """
-    excess = (log_ratio.detach() - MAX_LOG_RATIO).clamp(min=0.0)
-    return (log_ratio - excess).exp()
+    finite = log_ratio.nan_to_num(math.nan, MAX_LOG_RATIO, -math.inf)  # ∞ − ∞ is no number
+    excess = (finite.detach() - MAX_LOG_RATIO).clamp(min=0.0)
+    return (finite - excess).exp()
 
 
 def divergence(log_ratio: "Tensor", kind: Literal["k1", "k2", "k3"]) -> "Tensor":
