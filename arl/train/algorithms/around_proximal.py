@@ -11,7 +11,7 @@ from arl.config.objective_section import Statistic
 from arl.train.algorithms.behavior_weight import Level, Weight, Weights, weigh
 from arl.train.algorithms.clipping import RATIO_METRICS, drift
 from arl.train.algorithms.objective import Objective, TokenColumns
-from arl.train.algorithms.terms import MAX_LOG_RATIO, divergence
+from arl.train.algorithms.terms import LOWEST, MAX_LOG_RATIO, divergence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +96,7 @@ class AroundProximal(Objective):
             )
         found = tokens.sampled_logprobs if self.proximal == "sampled" else tokens.proximal_logprobs
         assert found is not None, "the learner fills the columns that an objective needs"
-        return found
+        return found.clamp(min=LOWEST)
 
     def weigh(self, tokens: TokenColumns, log_weight: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
         """Compute the factor of each token's loss from log π_prox − log π_behav, (N,); see behavior_weight.weigh."""

@@ -10,13 +10,10 @@ from arl.config.section import Fraction, PositiveFloat
 from arl.train.algorithms.around_proximal import AroundProximal
 from arl.train.algorithms.clipping import check_columns
 from arl.train.algorithms.objective import TokenColumns
-from arl.train.algorithms.terms import bounded_ratio
+from arl.train.algorithms.terms import LOWEST, bounded_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-LOWEST = -1e4  # of a log-probability in the loss, because 0 · −∞ is no number
 
 
 class CISPO(AroundProximal):

@@ -6,7 +6,6 @@
 k1, k2 and k3 are of http://joschu.net/blog/kl-approx.html.
 """
 
-import math
 from typing import TYPE_CHECKING, Literal
 
 from arl.config.objective_section import Statistic
@@ -21,6 +20,7 @@ PARTS_METRICS = {
     for kind in ("log", "k3")
     for part in PARTS
 }
+LOWEST = -1e4  # of a log-probability that the trainer computed, because 0 · ∞ and ∞ − ∞ are no numbers
 MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8; float32's exp overflows at 88.7
 
 
@@ -30,9 +30,8 @@ def bounded_ratio(log_ratio: "Tensor") -> "Tensor":
     A log-ratio above MAX_LOG_RATIO counts as MAX_LOG_RATIO in the value alone, and passes the derivative on. Otherwise
     the ratio overflows, and where a clip is chosen the backward multiplies its gradient 0 by the infinite ratio: NaN.
     """
-    finite = log_ratio.nan_to_num(math.nan, MAX_LOG_RATIO, -math.inf)  # ∞ − ∞ is no number
-    excess = (finite.detach() - MAX_LOG_RATIO).clamp(min=0.0)
-    return (finite - excess).exp()
+    excess = (log_ratio.detach() - MAX_LOG_RATIO).clamp(min=0.0)
+    return (log_ratio - excess).exp()
 
 
 def divergence(log_ratio: "Tensor", kind: Literal["k1", "k2", "k3"]) -> "Tensor":

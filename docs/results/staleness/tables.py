@@ -17,8 +17,6 @@ def main(directory: Path) -> None:
     print("\n".join(accuracy_table(arms_of(directory / "staleness.json"))))
     print("\n## Lag and learning rate\n")
     print("\n".join(phase_table(arms_of(directory / "lag-and-learning-rate.json"))))
-    print("\n## One recording, every objective\n")
-    print("\n".join(replay_table(arms_of(directory / "replays.json"))))
     print("\n## Speed\n")
     print("\n".join(speed_table(arms_of(directory / "speed.json"))))
 
@@ -71,17 +69,6 @@ def phase_table(arms: list[Arm]) -> list[str]:
     return lines
 
 
-def replay_table(arms: list[Arm]) -> list[str]:
-    """Write a row for each way to learn from the same recording."""
-    lines = head(["settings", "accuracy", "clipped", "effective sample size", "gradient norm"])
-    for arm in arms:
-        numbers = [
-            mean_of(arm, name) for name in ("ratio/clip_fraction", "behavior_weight/effective_sample_size", "grad_norm")
-        ]
-        lines.append(row([arm["name"], accuracy(arm, "last"), *numbers]))
-    return lines
-
-
 def speed_table(arms: list[Arm]) -> list[str]:
     """Write tokens a second of every layout and bound, and beside it the paper's, both relative to η = 0."""
     by_layout = {(layout_of(arm), bound_of(arm)): arm["tokens_per_second"]["mean"] for arm in arms}
@@ -126,11 +113,6 @@ def percent(estimate: dict[str, Any]) -> str:
     if estimate["low"] is None:  # one seed
         return f"{mean:.1f}"
     return f"{mean:.1f} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
-
-
-def mean_of(arm: Arm, metric: str) -> str:
-    estimate = arm["means"].get(metric)
-    return "–" if estimate is None else f"{estimate['mean']:.3g}"
 
 
 if __name__ == "__main__":
