@@ -1,4 +1,4 @@
-"""Write docs/reference.md: every recipe field with type, unit, default and docstring.
+"""Write docs/reference.md: every recipe field with type and unit, default and docstring.
 
     python -m arl.config.reference
 
@@ -76,7 +76,7 @@ def _table(title: str, prefix: str, section: type[BaseModel], about: str = "", l
         for name, field in given_fields(section).items()
         if _has_row(field) and name not in left_out
     ]
-    head = ["", "| field | type | unit | default | meaning |", "|---|---|---|---|---|"] if rows else []
+    head = ["", "| field | type | default | meaning |", "|---|---|---|---|"] if rows else []
     return "\n".join([f"## {title}", "", _one_line(f"{section.__doc__} {about}"), *head, *rows, ""])
 
 
@@ -87,8 +87,7 @@ def _has_row(field: FieldInfo) -> bool:
 
 
 def _row(prefix: str, name: str, field: FieldInfo, section: type[BaseModel]) -> str:
-    unit = next((str(note) for note in _metadata(field) if isinstance(note, Unit)), "")
-    cells = [f"`{prefix}{name}`", _type(field), unit, _default(field, section), _one_line(field.description or "")]
+    cells = [f"`{prefix}{name}`", _type(field), _default(field, section), _one_line(field.description or "")]
     return f"| {' | '.join(cells)} |"
 
 
@@ -98,7 +97,8 @@ def _type(field: FieldInfo) -> str:
         for attribute, sign in BOUNDS.items():
             if hasattr(constraint, attribute):
                 bounds.append(f"{sign} {getattr(constraint, attribute):,}")
-    return f"{_type_name(field.annotation)} {', '.join(bounds)}".strip()
+    units = [str(note) for note in _metadata(field) if isinstance(note, Unit)]
+    return " ".join([_type_name(field.annotation), ", ".join(bounds + units)]).strip()
 
 
 def _metadata(field: FieldInfo) -> Iterator[Any]:

@@ -8,23 +8,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BOUNDS = (0, 8, 16)
-OF_REPLAYS = ("ratio/clip_fraction", "behavior_weight/effective_sample_size", "grad_norm")
+BOUNDS = ("0", "8", "16")
+OF_REPLAYS = {  # metric -> how its mean over the steps is printed
+    "ratio/clip_fraction": "{:.2%}",
+    "behavior_weight/effective_sample_size": "{:.3f}",
+    "grad_norm": "{:.3f}",
+}
 Numbers = dict[str, Any]
 
 
 def main(sweep: Path, replays: Path) -> None:
     numbers: dict[str, Numbers] = {}
     for arm in arms_of(sweep):
-        name, _, _ = arm["runs"][0].rpartition("/")[0].rpartition("/")[2].partition(",")
+        name, _, _ = Path(arm["runs"][0]).parent.name.partition(",")
         numbers.setdefault(name, {})[str(arm["settings"]["rollout.staleness"])] = accuracy(arm)
     for arm in arms_of(replays):
         means = {metric: (arm["means"].get(metric) or {}).get("mean") for metric in OF_REPLAYS}
         numbers.setdefault(arm["name"], {})["replay"] = {"accuracy": accuracy(arm)["mean"], **means}
     Path(__file__).with_name("objectives.json").write_text(json.dumps(numbers, indent=1) + "\n")
-    print("| arm | η = 0 | η = 8 | η = 16 | replay | clipped | effective sample size | gradient norm |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for name, found in numbers.items():
+    print("| arm | η = 0 | η = 8 | η = 16 | replay | clipped | sample size | gradient |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, found in sorted(
+        numbers.items(), key=lambda item: -sum(item[1].get(b, {"mean": 0})["mean"] for b in BOUNDS)
+    ):
         print(f"| {' | '.join([name, *row(found)])} |")
 
 
@@ -42,13 +48,10 @@ def accuracy(arm: Numbers) -> Numbers:
 
 
 def row(found: Numbers) -> list[str]:
-    cells = []
-    for bound in BOUNDS:
-        estimate = found.get(str(bound))
-        cells.append(f"{estimate['mean']:.1f} [{estimate['low']:.1f}, {estimate['high']:.1f}]" if estimate else "–")
+    cells = [f"{found[bound]['mean']:.1f}" if bound in found else "" for bound in BOUNDS]
     replay = found.get("replay", {})
-    cells.append(f"{replay['accuracy']:.1f}" if replay else "–")
-    return cells + ["–" if replay.get(metric) is None else f"{replay[metric]:.3g}" for metric in OF_REPLAYS]
+    cells.append(f"{replay['accuracy']:.1f}" if replay else "")
+    return cells + ["" if replay.get(name) is None else form.format(replay[name]) for name, form in OF_REPLAYS.items()]
 
 
 if __name__ == "__main__":

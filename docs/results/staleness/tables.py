@@ -37,10 +37,10 @@ def head(cells: list[str]) -> list[str]:
 def accuracy_table(arms: list[Arm]) -> list[str]:
     """Write a row for each bound and objective: accuracy at each budget with its 95 % interval.
 
-    The figure has what is left out: step 30, and the log-linear approximation.
+    The figure has what is left out: step 30, the bounds 1 and 2, and the log-linear approximation.
     """
     lines = head(["η", "objective", *BUDGETS, "mean age"])
-    shown = [arm for arm in arms if objective_of(arm) != OBJECTIVES["loglinear"]]
+    shown = [arm for arm in arms if objective_of(arm) != OBJECTIVES["loglinear"] and bound_of(arm) not in (1, 2)]
     for arm in sorted(shown, key=lambda arm: (bound_of(arm), list(OBJECTIVES.values()).index(objective_of(arm)))):
         bound = bound_of(arm)
         label = "∞" if bound == float("inf") else f"{bound:.0f}"
