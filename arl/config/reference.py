@@ -2,7 +2,7 @@
 
     python -m arl.config.reference
 
-    Recipe ─► its sections ─► a table each       TASKS, BUILT_IN: built-ins ─► a table of each one's own fields
+    Recipe ─► its sections ─► a table each       BUILT_IN kinds ─► a table of each one's own fields       TASKS ─► one
 
 Types and defaults come from the pydantic models, the texts from the attribute docstrings.
 """
@@ -39,14 +39,19 @@ BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}  # attribute of annota
 
 def reference() -> str:
     """Write the whole page."""
-    parts = [HEADER, *_sections("", Recipe)]
-    of_options = defaultdict[type[BaseModel], list[str]](list)
+    return "\n".join([HEADER, *_sections("", Recipe), *_options_of_tasks()])
+
+
+def _options_of_tasks() -> Iterator[str]:
+    """Write one table of the options that tasks have, each once."""
+    tasks_of = defaultdict[str, list[str]](list)
     for task in TASKS:
-        of_options[task_options(task)].append(f"`{task}`")
-    for options, tasks in of_options.items():
-        if options.model_fields:
-            parts.append(_table(f"`data.options` of task {', '.join(tasks)}", "data.options.", options))
-    return "\n".join(parts)
+        options = task_options(task)
+        for name, field in options.model_fields.items():
+            tasks_of[_row("data.options.", name, field, options)].append(f"`{task}`")
+    yield "## `data.options`, by task\n\n| field | type | default | meaning | tasks |\n|---|---|---|---|---|"
+    yield from (f"{row} {', '.join(tasks)} |" for row, tasks in tasks_of.items())
+    yield ""
 
 
 def _sections(prefix: str, section: type[BaseModel], about: str = "") -> Iterator[str]:
