@@ -12,7 +12,6 @@ BOUNDS = ("0", "8", "16")
 OF_REPLAYS = {  # metric -> how its mean over the steps is printed
     "ratio/clip_fraction": "{:.2%}",
     "behavior_weight/effective_sample_size": "{:.3f}",
-    "grad_norm": "{:.3f}",
 }
 Numbers = dict[str, Any]
 
@@ -26,8 +25,8 @@ def main(sweep: Path, replays: Path) -> None:
         means = {metric: (arm["means"].get(metric) or {}).get("mean") for metric in OF_REPLAYS}
         numbers.setdefault(arm["name"], {})["replay"] = {"accuracy": accuracy(arm)["mean"], **means}
     Path(__file__).with_name("objectives.json").write_text(json.dumps(numbers, indent=1) + "\n")
-    print("| arm | η = 0 | η = 8 | η = 16 | replay | clipped | sample size | gradient |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| arm | η = 0 | η = 8 | η = 16 | replay | clipped | sample size |")
+    print("|---|---|---|---|---|---|---|")
     for name, found in sorted(
         numbers.items(), key=lambda item: -sum(item[1].get(b, {"mean": 0})["mean"] for b in BOUNDS)
     ):
