@@ -178,6 +178,11 @@ class ObjectiveSection(ChosenSection):
         """Return the section `reference` if the loss or the reward has a term of it."""
         return self.reference if self.reference and self.reference.coefficient else None
 
+    @property
+    def learns_from_teacher_alone(self) -> bool:
+        """Return whether the advantages of rewards are not used."""
+        return self.teacher is not None and self.teacher.alone
+
     def located(self, base: str) -> Self:
         """Return the section with the directory `base`, of the run's version 0, in the place of that word."""
         if self.reference is None or self.reference.path != BASE:
@@ -214,6 +219,11 @@ class ObjectiveSection(ChosenSection):
             raise ValueError(
                 f"objective.reference.place reward: differs from token to token, and objective.kind {self.kind} takes "
                 "one advantage for a whole trajectory; choose place loss"
+            )
+        if self.active_reference and self.active_reference.place == "reward" and self.learns_from_teacher_alone:
+            raise ValueError(
+                "objective.reference.place reward: objective.teacher.alone uses no rewards; choose place loss, or "
+                "leave one of both out"
             )
         for name, statistic in self.statistics.items():
             place = f"objective.kind {self.kind!r}: metrics[{name!r}]"

@@ -293,7 +293,8 @@ class Recipe(Section):
             raise ValueError(f"train.minibatches {minibatches} must divide rollout.problems_per_step {per_step}")
         if rollout.max_groups is not None and rollout.max_groups < per_step:
             raise ValueError(f"rollout.max_groups {rollout.max_groups} can never fill a step of {per_step} problems")
-        if size < advantage.smallest_group:
+        is_taught = self.objective.learns_from_teacher_alone
+        if size < advantage.smallest_group and not is_taught:
             raise ValueError(
                 f"rollout.group_size {size} gives every episode advantage 0 under advantage.kind {advantage.kind}: "
                 f"use at least {advantage.smallest_group}"
@@ -304,6 +305,14 @@ class Recipe(Section):
                 "train.critic"
                 if advantage.columns
                 else f"train.critic: advantage.kind {advantage.kind} reads no values of it; leave it out, or choose gae"
+            )
+        critic = self.train.critic
+        if critic is not None and (is_taught or critic.warmup_steps >= self.train.steps):
+            raise ValueError(
+                "train.critic: objective.teacher.alone uses no rewards, and so no values; leave one of both out"
+                if is_taught
+                else f"train.critic.warmup_steps {critic.warmup_steps}: the policy would not learn in any of the "
+                f"{self.train.steps} train.steps; give fewer"
             )
         if self.objective.scope == "sequence" and advantage.per == "token":
             raise ValueError(

@@ -41,7 +41,7 @@ class Lora(Section):
     """Width of an adapter."""
     alpha: Positive = 16
     """Adapters count alpha / rank times."""
-    targets: tuple[str, ...] | None = None
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Last names of the layers that get one, as in [q_proj, v_proj]. null: all linear layers but the head."""
 
 

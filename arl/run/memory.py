@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from arl.config.objective_section import REFERENCE, SAMPLED
 from arl.config.recipe import Recipe
 from arl.data.model_limits import ModelShape, model_config
 from arl.errors import InputError
@@ -90,7 +89,8 @@ class MemoryInputs(Struct, frozen=True):
     device_bytes: int | None  # memory of one GPU; None: not known
     host_bytes: int | None  # memory of the host that is free; None: not known
     critic: tuple[ParameterCounts, ModelShape] | None = None
-    teacher: ParameterCounts | None = None  # of a teacher beside the policy
+    frozen: tuple[ParameterCounts, ...] = ()  # of models beside the policy that are not the run's own
+    teachers: tuple[ParameterCounts, ...] = ()  # of those that are engines
 
 
 def plan_recipe(
@@ -136,7 +136,8 @@ def plan_recipe(
         device_bytes=min((one.device_bytes for one in nodes if one.device_bytes is not None), default=None),
         host_bytes=free_memory() if is_here and len(nodes) == 1 else None,
         critic=_critic_sizes(recipe),
-        teacher=_teacher_sizes(recipe),
+        frozen=tuple(ParameterCounts.of(empty_model(one)) for one in _paths_of_frozen(recipe)),
+        teachers=tuple(ParameterCounts.of(empty_model(one)) for one in _paths_of_teachers(recipe, "engine")),
     )
     memory = plan_memory(recipe, placement, transport, given)
     num_devices = sum(len(node.devices) for node in nodes)
@@ -147,11 +148,15 @@ def plan_recipe(
     return memory
 
 
-def _teacher_sizes(recipe: Recipe) -> ParameterCounts | None:
+def _paths_of_teachers(recipe: Recipe, place: str) -> list[str]:
     teacher = recipe.objective.teacher
-    if teacher is None or teacher.place != "trainer":
-        return None
-    return ParameterCounts.of(empty_model(*teacher.paths))
+    return teacher.paths if teacher is not None and teacher.place == place else []
+
+
+def _paths_of_frozen(recipe: Recipe) -> list[str]:
+    reference = recipe.objective.active_reference
+    elsewhere = [reference.path] if reference is not None and reference.is_elsewhere else []
+    return elsewhere + _paths_of_teachers(recipe, "trainer")
 
 
 def _critic_sizes(recipe: Recipe) -> tuple[ParameterCounts, ModelShape] | None:
@@ -223,6 +228,9 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
             generating |= {"trainer's weights and AdamW's moments": resident, "trainer's CUDA context": CONTEXT}
         budgets.append(MemoryBudget(trainer, f"at its peak, {rank.when}", training, given.device_bytes))
         budgets.append(MemoryBudget(server, "while it generates", generating, given.device_bytes))
+        if given.teachers:
+            scoring = {"teacher's weights": max(_served(recipe, given)), "CUDA context and graphs": CONTEXT + graphs}
+            budgets.append(MemoryBudget("each teacher GPU", "while it scores", scoring, given.device_bytes))
     else:
         servers = len(placement.engines) + (0 if placement.evaluation is None else 1)
         engines = servers * recipe.engine.tensor_parallel  # each worker is a process with its part of weights and cache
@@ -233,7 +241,8 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         moments = MOMENTS_BYTES * (given.parameters.adapters or total)
         parts["copy for a checkpoint"] = FLOAT32 * total + moments + (FLOAT32 + MOMENTS_BYTES) * critic
         parts["frozen models"] = _frozen(recipe, given, version)
-        parts["processes"] = PROCESS_ON_CPU * (1 + len(placement.ranks) + engines)
+        parts["teachers' weights"] = sum(_served(recipe, given)) * recipe.engine.tensor_parallel
+        parts["processes"] = PROCESS_ON_CPU * (1 + len(placement.ranks) + engines + len(given.teachers))
         when = f"with every rank at its peak, {rank.when}, beside all engines"
         budgets.append(MemoryBudget("the host", when, parts, given.host_bytes))
     return MemoryPlan(budgets, share, cache)
@@ -249,21 +258,30 @@ def _rank(recipe: Recipe, given: MemoryInputs, on_gpus: bool) -> RankBytes:
 
 
 def _own_frozen(recipe: Recipe) -> int:
-    """Return how many frozen models of the policy's shape lie beside it."""
-    return sum(column in recipe.objective.needed_columns for column in (REFERENCE, SAMPLED))
+    """Return how many frozen models that the run itself makes or begins with lie beside the policy."""
+    reference = recipe.objective.active_reference
+    return int(reference is not None and not reference.is_elsewhere) + int(recipe.needs_sampling_versions)
 
 
 def _frozen(recipe: Recipe, given: MemoryInputs, version: int) -> int:
     """Return the bytes of frozen models and kept versions in host memory; `version` is those of one of the policy's."""
-    teacher = published_bytes(given.teacher.total, recipe.train.dtype) if given.teacher else 0
+    others = sum(published_bytes(one.total, recipe.train.dtype) for one in given.frozen)
     kept = given.kept if recipe.needs_sampling_versions else 0
-    return (_own_frozen(recipe) + kept) * version + teacher
+    reference = recipe.objective.active_reference
+    average = FLOAT32 * given.parameters.total if reference is not None and reference.decay is not None else 0
+    return (_own_frozen(recipe) + kept) * version + others + average
 
 
 def _gathered_frozen(recipe: Recipe, given: MemoryInputs) -> int:
     """Return the bytes of what a GPU gathers of the largest frozen model: the root, and blocks under way."""
-    models = [given.parameters] * bool(_own_frozen(recipe)) + ([given.teacher] if given.teacher else [])
+    models = [given.parameters] * bool(_own_frozen(recipe)) + list(given.frozen)
     return ITEM_BYTES[recipe.train.dtype] * max((one.root + 3 * one.largest_block for one in models), default=0)
+
+
+def _served(recipe: Recipe, given: MemoryInputs) -> list[int]:
+    """Return the bytes of the weights of each teacher that is an engine, on each of its devices."""
+    engine = recipe.engine
+    return [ITEM_BYTES[engine.dtype] * one.total // engine.tensor_parallel for one in given.teachers]
 
 
 def _engine(recipe: Recipe, given: MemoryInputs, share: int | None) -> tuple[dict[str, int], str]:

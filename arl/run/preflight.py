@@ -16,10 +16,10 @@ from arl.config.objective_section import REFERENCE
 from arl.config.recipe import Recipe
 from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
-from arl.data.model_limits import Limits
+from arl.data.model_limits import Limits, model_limits
 from arl.data.tokenizer import HuggingFaceCodec, refuse_other_vocabulary
 from arl.engine.backend import find_backend, probe_backend
-from arl.errors import RecipeError
+from arl.errors import InputError, RecipeError
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
 from arl.launch.placement import Placement, engine_share, place
@@ -100,6 +100,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     suites = {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
     problems = run_problems(recipe, suites, codecs, limits)
     check_lengths(recipe, problems.longest, codec)
+    _check_sizes_of_others(recipe, limits, problems.longest)
     held_out = [suite.shortened() for suite in held_out_suites(recipe, problems.held_out)]
     opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
     measured = [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
@@ -144,19 +145,38 @@ def _check_users_of_tokens(recipe: Recipe, codecs: Mapping[str, HuggingFaceCodec
     """
     for each in codecs.values():
         check_tools(each, recipe.rollout.tools)
-    others = {}
-    reference = recipe.objective.reference
-    if reference is not None and reference.is_elsewhere and REFERENCE in recipe.objective.needed_columns:
-        others["objective.reference.path"] = reference.path
-    teachers = [] if recipe.objective.teacher is None else recipe.objective.teacher.paths
-    critic = recipe.train.critic
-    if critic is not None and critic.path is not None:
-        others["train.critic.path"] = critic.path
-    models = [*others.items(), *(("objective.teacher.path", path) for path in teachers)]
-    notes = [check_model_source(path, field) for field, path in models]
-    for field, path in models:
+    notes = [check_model_source(path, field) for field, path in _other_models(recipe)]
+    for field, path in _other_models(recipe):
         refuse_other_vocabulary(path, field, next(iter(codecs.values())))
     return notes
+
+
+def _other_models(recipe: Recipe) -> list[tuple[str, str]]:
+    """Return what names each model beside the policy that the run loads: field, path."""
+    reference = recipe.objective.reference
+    critic = recipe.train.critic
+    found = []
+    if reference is not None and reference.is_elsewhere and REFERENCE in recipe.objective.needed_columns:
+        found.append(("objective.reference.path", reference.path))
+    if critic is not None and critic.path is not None:
+        found.append(("train.critic.path", critic.path))
+    teacher = recipe.objective.teacher
+    return found + [("objective.teacher.path", path) for path in (teacher.paths if teacher else ())]
+
+
+def _check_sizes_of_others(recipe: Recipe, limits: Limits, longest: int) -> None:
+    """Refuse a model whose context is shorter than a trajectory, and more of a teacher's tokens than there are."""
+    for field, path in _other_models(recipe):
+        if (context := model_limits(path).context) < longest:
+            raise InputError(
+                f"{field} {path}: its context of {context:,} tokens is shorter than a trajectory of up to {longest:,}; "
+                "choose another model, or lower rollout.max_new_tokens"
+            )
+    teacher = recipe.objective.teacher
+    if teacher is not None and teacher.top_k > limits.vocab_size:
+        raise InputError(
+            f"objective.teacher.top_k {teacher.top_k}: the vocabulary has {limits.vocab_size} tokens; give fewer"
+        )
 
 
 def _with_memory_share(

@@ -27,6 +27,7 @@ from arl.run.processes import EngineServers
 from arl.types import ScoreRequest, StartingVersions, Trajectory
 
 SIDE = "teacher"  # begins the role of each server
+AT_ONCE = 64  # requests that a teacher has open: it prefills them together; the deadline of one counts the others
 
 
 @dataclass
@@ -37,6 +38,7 @@ class TeacherEngine:
     temperature: float
     top_k: int
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def score(self, trajectory: Trajectory) -> Trajectory:
         """Return the trajectory with the teacher's scores; as it is, if it has no loss token."""
@@ -45,7 +47,8 @@ class TeacherEngine:
             return trajectory
         token_ids = tuple(trajectory.token_ids[: at[-1] + 1].tolist())
         name = f"{SIDE}-{next(self._numbers)}"
-        scores = await self.router.score(ScoreRequest(name, token_ids, int(at[0]), self.temperature, self.top_k))
+        async with self._room:
+            scores = await self.router.score(ScoreRequest(name, token_ids, int(at[0]), self.temperature, self.top_k))
         missing = len(trajectory.token_ids) - len(token_ids)
         padded = {
             name: np.pad(column, [(0, missing)] + [(0, 0)] * (column.ndim - 1))
@@ -73,7 +76,7 @@ async def open_teachers(
     trust: RunSecrets,
     note: Callable[[str], None],
 ) -> AsyncIterator[Teachers]:
-    """Start a server for each teacher, and yield what asks them, once each has served. A server that dies is replaced.
+    """Start a server for each teacher, and yield what asks them. A server that dies is replaced.
 
     Args:
         places: of each teacher; none: there are no teachers that are engines.

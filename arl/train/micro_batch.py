@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future
 import numpy as np
 from msgspec import Struct
 
-from arl.config.teacher_section import TEACHERS
+from arl.config.teacher_section import TEACHERS, TOP_IDS
 from arl.data.model_limits import Flops
 from arl.models.prefix_tree import prefix_tree
 from arl.train.packing import BY_TOKENS, LossSequence, Minibatch, Packing, SequencePack, Shard, choose_packs
@@ -54,7 +54,11 @@ def join(pack: SequencePack) -> MicroBatch:
     sequences = np.repeat(numbers, pack.num_loss_tokens)
     predecessors = tree.paths[sequences, pack.loss_at - 1].astype(np.int64)
     targets = pack.token_ids[starts[sequences] + pack.loss_at]
-    scored, score_of = np.unique(predecessors << 32 | targets, return_inverse=True)
+    keys = predecessors << 32 | targets
+    if TOP_IDS in pack.columns:  # of two sources, whose teachers may differ
+        keys = np.column_stack([keys, pack.columns[TOP_IDS]])
+    scored, score_of = np.unique(keys, axis=0, return_inverse=True)
+    scored, score_of = scored.reshape(len(scored), -1)[:, 0], score_of.reshape(-1)
     by_score = np.argsort(score_of, kind="stable")
     return MicroBatch(
         token_ids=tree.token_ids,

@@ -128,12 +128,13 @@ def pack_batch(batch: Batch, packing: Packing) -> tuple[tuple[Shard[SequencePack
     """
     minibatches = packing.train.minibatches
     assert len(batch.groups) % minibatches == 0, "the recipe has checked it"
-    groups = loss_sequences(batch, packing.advantage, places=packing.records)
+    has_rewards = not packing.objective.learns_from_teacher_alone
+    groups = loss_sequences(batch, packing.advantage if has_rewards else None, places=packing.records)
     packed = [_pack_minibatch(groups[m::minibatches], packing) for m in range(minibatches)]  # [minibatch][rank]
     shards = tuple(Shard(batch.version, of_rank) for of_rank in zip(*packed, strict=True))
     sequences = [s for group in groups for s in group]
     report = {"tokens/trained": float(sum(len(s.loss_at) for s in sequences))}
-    if not packing.advantage.columns:
+    if has_rewards and not packing.advantage.columns:
         report["advantage/zero_fraction"] = sum(not s.has_advantage for s in sequences) / len(sequences)
     return shards, report
 
@@ -151,8 +152,11 @@ def _pack_minibatch(groups: list[list[LossSequence]], packing: Packing) -> list[
     return [Minibatch(packs, sum(lengths), sum(n > 0 for n in lengths)) for packs in packed]
 
 
-def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = False) -> list[list[LossSequence]]:
+def loss_sequences(batch: Batch, advantage: AdvantageSection | None, places: bool = False) -> list[list[LossSequence]]:
     """Build the loss sequences of a batch, group by group; with `places`, number its loss tokens.
+
+    Args:
+        advantage: None: rewards are not used, and advantages are 0.
 
     Raises:
         InputError: a loss token that no policy sampled; or the advantage returned another shape than it declares, or a
@@ -184,11 +188,12 @@ def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = Fal
     columns = {
         "behavior_logprobs": np.concatenate([t.behavior_logprobs for t in trajectories])[at],
         "policy_versions": versions,
-        "advantages": np.zeros(0) if advantage.columns else advantages_per_token(advantage, episodes),
+        "advantages": np.zeros(len(at), np.float32),
     }
-    if advantage.columns:  # ranks make the advantages of it: each branch gets the reward of its episode, at its end
+    if advantage is not None and not advantage.columns:
+        columns["advantages"] = advantages_per_token(advantage, episodes)
+    elif advantage is not None:  # ranks make the advantages of it: each branch gets its episode's reward, at its end
         rewards = np.repeat(episodes.rewards, np.diff([*begins, len(trajectories)]))
-        columns["advantages"] = np.zeros(len(at), np.float32)
         columns["advantages"][np.cumsum(counts)[counts > 0] - 1] = rewards[counts > 0]
     columns |= _teacher_columns(trajectories, at)
     if places:

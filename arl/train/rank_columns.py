@@ -12,6 +12,7 @@ from arl.config.objective_section import REFERENCE, SAMPLED
 from arl.config.recipe import AdvantageSection, Train
 from arl.config.teacher_section import TEACHER, TOP_IDS, TOP_LOGPROBS, Teacher
 from arl.models.model_files import local_copy
+from arl.train.algorithms.distillation import NO_TOKEN
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.terms import penalized
 from arl.train.critic import Critic
@@ -97,7 +98,7 @@ class ModelsBeside:
         teacher = self._objective.teacher
         if teacher and teacher.place == "engine":
             for own, batch in _pairs(found, minibatches):
-                own.update(_given(teacher, batch, self._policy.device))
+                own.update(_given(teacher, batch, self._policy.device, self._policy.model.config.vocab_size))
         penalty = self._objective.active_reference
         if penalty and penalty.place == "reward":
             for own, batch in _pairs(found, minibatches):
@@ -136,14 +137,21 @@ class ModelsBeside:
             self._average.update()
 
 
-def _given(teacher: Teacher, batch: MicroBatch, device: torch.device) -> RankColumns:
-    """Return what the teacher's engine said of a micro-batch; a rank that only keeps step has no token."""
-    names = {TEACHER: (0,), TOP_IDS: (0, teacher.top_k), TOP_LOGPROBS: (0, teacher.top_k)}
+def _given(teacher: Teacher, batch: MicroBatch, device: torch.device, vocab: int) -> RankColumns:
+    """Return what the teacher's engine said of a micro-batch; a rank that only keeps step has no token.
+
+    Models of one family pad their vocabulary to different sizes: the policy has no token from `vocab` on.
+    """
     found = {}
     for name in teacher.columns:
         dtype = torch.int64 if name == TOP_IDS else torch.float32
-        column = torch.from_numpy(batch.teacher[name]) if batch.teacher else torch.zeros(names[name])
+        nothing = torch.zeros((0, teacher.top_k) if teacher.top_k else 0)
+        column = torch.from_numpy(batch.teacher[name]) if batch.teacher else nothing
         found[name] = column.to(device, dtype)
+    if teacher.top_k:
+        is_padding = found[TOP_IDS] >= vocab
+        found[TOP_IDS].masked_fill_(is_padding, 0)
+        found[TOP_LOGPROBS].masked_fill_(is_padding, NO_TOKEN)
     return found
 
 

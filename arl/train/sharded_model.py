@@ -21,7 +21,7 @@ from torch import Tensor
 from arl.config.recipe import Train
 from arl.files import writing
 from arl.models.model_files import OPTIMIZER, write_description
-from arl.models.weights import LORA
+from arl.models.weights import LORA, plain_name
 from arl.train.optimizer import LossScale
 from arl.train.scored_model import ScoredModel
 from arl.train.sharding import local_part
@@ -194,9 +194,10 @@ class ShardedModel(ScoredModel):
     def load_beside(self, path: Path) -> None:
         """Read what a checkpoint holds of the names in `beside`."""
         files = sorted(path.glob(f"{OPTIMIZER}*.safetensors"))  # in the order of the ranks
+        like = {plain_name(name): shard for name, shard in self._shards.items() if LORA not in name}
         for kind, shards in self.beside.items():
             for name, place in shards.items():
-                read_rows(files, f"{kind}.{name}", self._shards[name], place)
+                read_rows(files, f"{kind}.{name}", like[name], place)
 
     def _optimizer_state(self) -> dict[str, Tensor]:
         """Return this rank's rows of AdamW's state and adapters by their names in a file, and the loss scale."""

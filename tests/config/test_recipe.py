@@ -139,6 +139,16 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ),
         ("objective: {kind: gspo, clip_low: 3.0e-4}\n", ":7: objective.kind gspo: give clip_low and clip_high"),
         ("engine: {kind: sglang, tensor_parallel: 3}\n", "tensor_parallel 3: must divide model.tiny.heads 4"),
+        (
+            "objective: {teacher: {path: x, alone: true}, reference: {coefficient: 1, place: reward}}\n",
+            "objective.reference.place reward: objective.teacher.alone uses no rewards",
+        ),
+        (
+            "  critic: {}\nadvantage: gae\nobjective: {teacher: {path: x, alone: true}}\n",
+            "train.critic: objective.teacher.alone uses no rewards",
+        ),
+        ("  critic: {warmup_steps: 60}\nadvantage: gae\n", "the policy would not learn in any of the 60 train.steps"),
+        ("  lora: {targets: []}\n", "train.lora.targets"),
         ("engine: {threads: 4}\nworld: virtual\n", "engine.threads 4: world virtual computes with one thread"),
     ],
 )

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.errors import EngineError
 from arl.models.load import load_model
-from arl.types import Completion, WeightUpdate
+from arl.types import Completion, ScoreRequest, TokenScores, WeightUpdate
 from tests.engine.conftest import Weights, ask, complete, within
 
 SHAPE = {
@@ -62,6 +62,17 @@ def test_every_family_agrees_with_stock_transformers(
     for i, answer in enumerate(within(scenario)):
         reference = weights.logprobs(PROMPTS[i // 2], answer.token_ids)
         assert np.abs(np.array(answer.logprobs) - reference).max() < tolerance
+
+
+def test_a_scoring_that_fails_takes_no_other_with_it(old: Weights) -> None:
+    async def scenario() -> list[TokenScores | BaseException]:
+        async with EmbeddedEngine(load_model(old.path, "float32")) as engine:
+            asked = [engine.score(ScoreRequest(name, (1, 2, 3), start=1, top_k=k)) for name, k in (("a", 99), ("b", 2))]
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+    failed, scores = within(scenario)
+    assert isinstance(failed, RuntimeError), failed  # of 99 tokens, where there are fewer
+    assert isinstance(scores, TokenScores)
 
 
 def test_a_request_whose_logits_are_not_finite_fails_alone(old: Weights, tmp_path: Path) -> None:

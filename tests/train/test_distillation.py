@@ -1,5 +1,6 @@
 """A teacher's divergences in fp64 against their definitions, and a learner that has nothing else to learn from."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import torch
 from arl.config.objective_section import ObjectiveSection
 from arl.config.recipe import Recipe
 from arl.config.teacher_section import TEACHER
-from arl.errors import DataError
+from arl.errors import DataError, InputError
 from arl.run.preflight import preflight
+from arl.train.algorithms.distillation import NO_TOKEN, divergence
 from arl.train.algorithms.objective import Objective
 from tests.train.columns import token_columns
 from tests.train.one_rank import learner, shard_of
@@ -84,6 +86,17 @@ def test_over_the_top_k_it_is_the_divergence_with_all_other_tokens_as_one(kl: st
     torch.testing.assert_close(previous, full.detach())  # five of six tokens, and the sixth as the rest
 
 
+@pytest.mark.parametrize("kl", ["reverse", "forward"])
+def test_padding_that_a_teacher_finds_likely_is_no_event(kl: str) -> None:
+    current = torch.tensor([[0.5, 0.2, 0.2, 0.1]], dtype=FP64).log().requires_grad_()
+    teacher = torch.tensor([[0.3, 0.4, NO_TOKEN]], dtype=FP64)
+    teacher[:, :2] = teacher[:, :2].log()
+    padded = divergence(kl, current[:, [0, 1, 0]], teacher)
+    torch.testing.assert_close(padded, divergence(kl, current[:, :2], teacher[:, :2]))
+    (gradient,) = torch.autograd.grad(padded.sum(), current)
+    assert gradient.isfinite().all()
+
+
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("teacher", [{}, {"top_k": 4}, {"top_k": 4, "kl": "forward"}])
 def test_a_learner_comes_near_its_teacher_and_pays_one_forward_of_it(
@@ -129,6 +142,15 @@ def test_a_teacher_of_another_vocabulary_and_settings_that_mean_nothing_are_refu
         preflight(Recipe.model_validate(sections))
     shutil.rmtree(other)
     with pytest.raises(DataError, match=rf"objective\.teacher\.path {other}: there is no directory"):
+        preflight(Recipe.model_validate(sections))
+    sections["objective"] = {"teacher": {"path": str(tiny), "top_k": 99}}
+    with pytest.raises(InputError, match=r"objective\.teacher\.top_k 99: the vocabulary has \d+ tokens"):
+        preflight(Recipe.model_validate(sections))
+    short = other_model(tiny, tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}))
+    sections["objective"] = {"teacher": {"path": str(short)}}
+    with pytest.raises(InputError, match="its context of 16 tokens is shorter than a trajectory of up to"):
         preflight(Recipe.model_validate(sections))
     with pytest.raises(ValueError, match="kl forward is a mean over what the teacher would say"):
         objective(kl="forward")

@@ -6,12 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Train
+from arl.config.teacher_section import TOP_IDS, TOP_LOGPROBS
 from arl.errors import InputError
 from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.balance import algorithm_1, balance, fixed_count, least_micro_batches, martello_toth
-from arl.train.micro_batch import MicroBatch, join_shard
-from arl.train.packing import PLACES, Packing, Shard, TokenLogprobs, loss_sequences, pack_batch, trained_tokens
+from arl.train.micro_batch import MicroBatch, join, join_shard
+from arl.train.packing import (
+    PLACES,
+    Packing,
+    SequencePack,
+    Shard,
+    TokenLogprobs,
+    loss_sequences,
+    pack_batch,
+    trained_tokens,
+)
 from tests.train.synthetic import batch, packed
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -32,6 +42,22 @@ def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
     assert shard.minibatches[0].loss_tokens == sum(tokens)
     computed = sum(len(mb.loss_scores) for mb in shard.minibatches[0].micro_batches)
     assert computed == sum(n for n, e in zip(tokens, equal, strict=True) if not e)
+
+
+def test_what_two_teachers_say_of_the_same_tokens_stays_with_its_sequence() -> None:
+    said = np.array([[5, 6], [7, 8], [9, 6], [7, 8]])
+    pack = SequencePack(
+        token_ids=np.array([1, 2, 3, 1, 2, 3], np.int32),
+        lengths=np.array([3, 3], np.int32),
+        num_loss_tokens=np.array([2, 2], np.int32),
+        loss_at=np.array([1, 2, 1, 2], np.int32),
+        columns={TOP_IDS: said, TOP_LOGPROBS: np.zeros((4, 2), np.float32)},
+    )
+    joined = join(pack)
+    assert len(joined.token_ids) == 2  # of both together
+    assert joined.score_targets.tolist() == [2, 2, 3]
+    for score in range(3):
+        assert len(np.unique(joined.teacher[TOP_IDS][joined.loss_scores == score], axis=0)) == 1
 
 
 CAPACITY = 100

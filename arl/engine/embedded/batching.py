@@ -132,20 +132,27 @@ class EmbeddedEngine:
     async def _score_some(self) -> None:
         """Score the first requests that wait, as many as one prefill takes."""
         chosen = [self._to_score.popleft()]
-        num_tokens = len(chosen[0][0].token_ids)
-        kind = (chosen[0][0].temperature, chosen[0][0].top_k)
-        while self._to_score and (self._to_score[0][0].temperature, self._to_score[0][0].top_k) == kind:
-            num_tokens += len(self._to_score[0][0].token_ids)
-            if num_tokens > PREFILL_TOKENS:
+        first, _ = chosen[0]
+        num_tokens = len(first.token_ids)
+        while self._to_score:
+            request, _ = self._to_score[0]
+            num_tokens += len(request.token_ids)
+            is_alike = (request.temperature, request.top_k) == (first.temperature, first.top_k)
+            if num_tokens > PREFILL_TOKENS or not is_alike:
                 break
             chosen.append(self._to_score.popleft())
         try:
             if self._step_cost is not None:
                 await asyncio.sleep(self._step_cost(num_tokens, 0))
             scores = await in_thread(score_tokens, self.model, [request for request, _ in chosen])
-        except BaseException:  # such as the end of the one that asked; the others ask again
+        except asyncio.CancelledError:  # of the one that asked; the others ask again
             self._to_score.extendleft(reversed(chosen))
             raise
+        except Exception as error:  # each of them raises it
+            for _, waits in chosen:
+                if not waits.cancelled():
+                    waits.set_exception(error)
+            return
         for (_, waits), found in zip(chosen, scores, strict=True):
             if not waits.cancelled():
                 waits.set_result(found)

@@ -1,5 +1,6 @@
 """Compute what a model says of tokens that it has not sampled: a prefill of several sequences, and blocks of logits."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,8 +34,5 @@ def score_tokens(model: PreTrainedModel, requests: Sequence[ScoreRequest]) -> li
         found.logprobs[places] = logprobs.gather(1, ids[block][:, None])[:, 0].cpu().numpy()
         found.top_ids[places] = top.indices.cpu().numpy()
         found.top_logprobs[places] = top.values.cpu().numpy()
-    cuts = offsets[1:-1]
-    parts = zip(
-        *(np.split(column, cuts) for column in (found.logprobs, found.top_ids, found.top_logprobs)), strict=True
-    )
-    return [TokenScores(*part) for part in parts]
+    parts = itertools.pairwise(offsets.tolist())
+    return [TokenScores(found.logprobs[i:j], found.top_ids[i:j], found.top_logprobs[i:j]) for i, j in parts]

@@ -55,23 +55,26 @@ class Http:
     async def close(self) -> None:
         await self._session.close()
 
-    async def command(self, path: str, body: Any = None) -> bytes:
+    async def command(self, path: str, body: Any = None, seconds: float | None = None) -> bytes:
         """POST `body`, or GET without one, and expect 200.
+
+        Args:
+            seconds: deadline, if it has one of its own.
 
         Raises:
             EngineError: another status, with what the server said.
             EngineLost: no connection, or it broke, or was closed.
             DeadlineError: no answer in time.
         """
-        status, answer = await self.ask(path, body)
+        status, answer = await self.ask(path, body, seconds)
         if status != 200:
             raise EngineError(f"{self.url}{path} answered {status}: {_quote(answer)}")
         return answer
 
-    async def ask(self, path: str, body: Any = None) -> tuple[int, bytes]:
+    async def ask(self, path: str, body: Any = None, seconds: float | None = None) -> tuple[int, bytes]:
         """Do what `command` does, but return any status, with the body."""
         async with (
-            deadline(self._seconds, "engine client", f"{self.url}{path}"),
+            deadline(seconds or self._seconds, "engine client", f"{self.url}{path}"),
             self._request(path, body) as response,
         ):
             return response.status, await response.read()

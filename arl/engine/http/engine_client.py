@@ -174,7 +174,7 @@ class HttpEngine:
     async def score(self, request: ScoreRequest) -> TokenScores:
         """See ScoringEngine.score."""
         refuse_unscorable(request, self.vocab_size, self.context)
-        return await self._protocol.score(request)
+        return await self._protocol.score(request, self.generate_seconds)
 
     async def pause(self) -> None:
         """See Engine.pause."""

@@ -89,13 +89,13 @@ class SGLangProtocol:
         async with self._http.stream("/generate", body) as events:
             yield _answers(events, len(requests))
 
-    async def score(self, request: ScoreRequest) -> TokenScores:
-        """Have it prefill a sequence, and return what it says of the tokens from `start` on."""
+    async def score(self, request: ScoreRequest, seconds: float) -> TokenScores:
+        """Have it prefill a sequence within `seconds`, and return what it says of the tokens from `start` on."""
         path = "/generate"
         first = request.start - 1  # the number of a token comes with the one behind it
         sampling = SamplingParams(max_new_tokens=0, temperature=request.temperature)
         body = wire.Score(request.token_ids, request.request_id, wire.sampling_of(sampling), first, request.top_k)
-        meta = self._decode(path, await self._http.command(path, body), wire.ScoreAnswer).meta_info
+        meta = self._decode(path, await self._http.command(path, body, seconds), wire.ScoreAnswer).meta_info
         given = meta.input_token_logprobs[1:]
         if tuple(token for _, token, _ in given) != request.token_ids[request.start :]:
             raise EngineError(f"{self.url}{path}: scored other tokens than were sent for {request.request_id}")

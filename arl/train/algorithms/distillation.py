@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEAST_REST = 1e-6  # probability of all other tokens; float32 does not know less of 1 − Σ p
+NO_TOKEN = -1e4  # log-probability in the place of a token that the policy does not have
 
 
 def taught(advantages: "Tensor", current: "Tensor", teacher: "Tensor | None", section: Teacher) -> "Tensor":
@@ -31,8 +32,9 @@ def divergence(kl: str, current: "Tensor", teacher: "Tensor") -> "Tensor":
     """Compute KL(current ‖ teacher) if `kl` is reverse, or KL(teacher ‖ current), with gradient to `current`: (N,).
 
     Args:
-        current, teacher: (N, k) log-probabilities of the same k tokens.
+        current, teacher: (N, k) log-probabilities of the same k tokens; NO_TOKEN in `teacher` counts as no event.
     """
+    current = current.masked_fill(teacher == NO_TOKEN, NO_TOKEN)
     p, q = (_with_rest(x) for x in ((current, teacher) if kl == "reverse" else (teacher, current)))
     return (p.exp() * (p - q)).sum(-1)
 

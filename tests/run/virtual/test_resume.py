@@ -30,12 +30,13 @@ WORLDS = {
     "collocated, some groups rejected": "mode=collocated rollout.filter=tests.run.virtual.test_resume:odd",
     "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
     "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
-    "adapters alone": "train.lora.rank=4 virtual.publish=0.05",
+    "adapters alone, an average, the versions that sampled": "train.lora.rank=4 virtual.publish=0.05 "
+    'objective.proximal=sampled objective.reference={"path":"average","decay":0.5,"coefficient":0.1}',
     "drained, until so many tokens, every version evaluated": "sync.interrupt=false train.tokens=500 eval.every=1",
     "two sources, one with a curriculum": 'data=[{"task":"running_checksum","weight":2,"options":{"size":10},'
     '"curriculum":2},{"task":"long_tail","options":{"size":10}}] reward.function=null',
-    "a critic, an average in its rewards, the versions that sampled": "advantage.kind=gae train.critic.clip=0.2 "
-    "objective.proximal=sampled train.ratio_parts_every=2 "
+    "a critic, an average in its rewards, parts of the ratio": "advantage.kind=gae train.critic.clip=0.2 "
+    "train.ratio_parts_every=2 "
     'objective.reference={"path":"average","decay":0.5,"coefficient":0.1,"place":"reward"}',
     "tail batching, drained": "rollout.staleness=0 rollout.tail_batching.oversample=1.5 mode=collocated "
     "sync.interrupt=false",
