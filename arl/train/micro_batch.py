@@ -54,11 +54,11 @@ def join(pack: SequencePack) -> MicroBatch:
     sequences = np.repeat(numbers, pack.num_loss_tokens)
     predecessors = tree.paths[sequences, pack.loss_at - 1].astype(np.int64)
     targets = pack.token_ids[starts[sequences] + pack.loss_at]
-    keys = predecessors << 32 | targets
-    if TOP_IDS in pack.columns:  # of two sources, whose teachers may differ
-        keys = np.column_stack([keys, pack.columns[TOP_IDS]])
-    scored, score_of = np.unique(keys, axis=0, return_inverse=True)
-    scored, score_of = scored.reshape(len(scored), -1)[:, 0], score_of.reshape(-1)
+    scored, score_of = np.unique(predecessors << 32 | targets, return_inverse=True)
+    if TOP_IDS in pack.columns:  # two sources may have the same prompt, and teachers of their own
+        told = np.column_stack([score_of, pack.columns[TOP_IDS]])
+        told, score_of = np.unique(told, axis=0, return_inverse=True)
+        scored, score_of = scored[told[:, 0]], score_of.reshape(-1)
     by_score = np.argsort(score_of, kind="stable")
     return MicroBatch(
         token_ids=tree.token_ids,

@@ -27,19 +27,21 @@ SMALL = "rollout.max_new_tokens=24 train.steps=4 output.checkpoint_every=2 outpu
 WORLDS = {
     "two replicas, cache kept, no bound": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05 "
     "rollout.staleness=null rollout.max_groups=16",
-    "collocated, some groups rejected": "mode=collocated rollout.filter=tests.run.virtual.test_resume:odd",
-    "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
     "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
+    "tail batching, drained": "rollout.staleness=0 rollout.tail_batching.oversample=1.5 mode=collocated "
+    "sync.interrupt=false",
     "adapters alone, an average, the versions that sampled": "train.lora.rank=4 virtual.publish=0.05 "
     'objective.proximal=sampled objective.reference={"path":"average","decay":0.5,"coefficient":0.1}',
-    "drained, until so many tokens, every version evaluated": "sync.interrupt=false train.tokens=500 eval.every=1",
-    "two sources, one with a curriculum": 'data=[{"task":"running_checksum","weight":2,"options":{"size":10},'
-    '"curriculum":2},{"task":"long_tail","options":{"size":10}}] reward.function=null',
     "a critic, an average in its rewards, parts of the ratio": "advantage.kind=gae train.critic.clip=0.2 "
     "train.ratio_parts_every=2 "
     'objective.reference={"path":"average","decay":0.5,"coefficient":0.1,"place":"reward"}',
-    "tail batching, drained": "rollout.staleness=0 rollout.tail_batching.oversample=1.5 mode=collocated "
-    "sync.interrupt=false",
+}
+MORE_WORLDS = {  # of the slow tests
+    "collocated, some groups rejected": "mode=collocated rollout.filter=tests.run.virtual.test_resume:odd",
+    "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
+    "drained, until so many tokens, every version evaluated": "sync.interrupt=false train.tokens=500 eval.every=1",
+    "two sources, one with a curriculum": 'data=[{"task":"running_checksum","weight":2,"options":{"size":10},'
+    '"curriculum":2},{"task":"long_tail","options":{"size":10}}] reward.function=null',
 }
 
 
@@ -63,14 +65,18 @@ def write_recipe(path: Path, overrides: str = "") -> Path:
 
 
 @pytest.mark.parametrize(
-    "num_runs", [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.long)]
+    ("world", "num_runs"),
+    [
+        *((world, 1) for world in WORLDS),
+        *(pytest.param(world, 3, marks=pytest.mark.slow) for world in WORLDS | MORE_WORLDS),
+        *(pytest.param(world, 8, marks=pytest.mark.long) for world in WORLDS | MORE_WORLDS),
+    ],
 )
-@pytest.mark.parametrize("world", WORLDS)
 def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, world: str, num_runs: int
 ) -> None:
     """Each run is killed in a part of its time of its own; the last one is killed twice."""
-    recipe = write_recipe(tmp_path, WORLDS[world])
+    recipe = write_recipe(tmp_path, (WORLDS | MORE_WORLDS)[world])
     rng = random.Random(world)
     whole = in_fork(recipe, tmp_path / "whole")
     assert whole is not None
