@@ -29,7 +29,8 @@ class CriticSection(Section):
     learning_rate: PositiveFloat = 1e-5
     """Peak; ramp, decay and everything else are those of `train`. Usually above the policy's."""
     warmup_steps: NonNegative = 0
-    """First steps of the run, in which the critic learns alone: the policy's learning rate is 0."""
+    """First steps of the run, in which the critic learns alone: the policy's learning rate is 0. They count for
+    train.ramp_steps too."""
     clip: PositiveFloat | None = None
     """ε: how far an update may follow a value away from the one before the step. null: no bound."""
 
@@ -59,7 +60,7 @@ class Train(Section):
     """Peak. Published runs of 0.6B to 1.5B parameters take 1e-6 to 2e-5; a tiny model takes 1e-4 or more."""
     scale_by_ess: bool = False
     """Multiply the rate of each update by the root of the effective sample size of its behavior weights (arXiv
-    2602.17616; docs/staleness.md)."""
+    2602.17616; docs/staleness.md). With objective.proximal sampled these know nothing of staleness."""
     ramp_steps: NonNegative = 0
     """Optimizer updates in which the learning rate rises linearly to its peak."""
     decay_to: Fraction = 1.0

@@ -33,10 +33,10 @@ class Watched(NamedTuple):
 KL = "by_age/kl_behavior_current"
 WATCHED = {  # with bounds that no run of the quickstart leaves while it learns, up to staleness 16
     "behavior_weight/effective_sample_size": Watched(
-        -1, 0.2, 0.5, 0.3, "lower rollout.staleness or train.learning_rate, or set train.scale_by_ess"
+        -1, 0.2, 0.5, 0.3, "lower rollout.staleness (or lag) or train.learning_rate; train.scale_by_ess does so"
     ),
-    "grad_cosine/previous": Watched(1, 0.4, 0.0, 0.9, "lower rollout.staleness or train.learning_rate"),
-    KL: Watched(1, 0.1, 4.0, 1.0, "lower train.learning_rate, objective.clip_high or rollout.staleness"),
+    "grad_cosine/previous": Watched(1, 0.4, 0.0, 0.9, "lower rollout.staleness (or lag) or train.learning_rate"),
+    KL: Watched(1, 0.1, 4.0, 1.0, "lower train.learning_rate, the clip or rollout.staleness (or lag)"),
 }
 
 
@@ -56,10 +56,10 @@ class Alarms:
                     continue
                 if self._is_alarming(name, series, value) and name not in self.said:
                     first = self._beginnings[series]
-                    before = median(first) if len(first) == BEGINNING else first[0]
+                    known = len(first) == BEGINNING
+                    before = f", and was {median(first):.3g} in the run's beginning" if known else ""
                     self.said[name] = (
-                        f"step {record['step']:.0f}: {series} is {value:.3g}, and was {before:.3g} in the run's "
-                        f"beginning: {WATCHED[name].remedy}"
+                        f"step {record['step']:.0f}: {series} is {value:.3g}{before}: {WATCHED[name].remedy}"
                     )
 
     def _is_alarming(self, name: str, series: str, value: float) -> bool:

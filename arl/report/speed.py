@@ -21,7 +21,8 @@ TRAINER_PARTS = {  # metric -> what the trainer did in that time
     "wait/bound_s": "waits: a late group has to come first",
     "wait/device_s": "waits: the device's turn",
     "time/pack_s": "packs",
-    "time/proximal_s": "proximal pass",
+    "time/proximal_s": "scores before the updates",  # the proximal policy, models beside it
+    "time/critic_s": "trains the critic",
     "time/train_s": "trains",
     "time/halves_s": "measures the gradients of halves",
     "sync/blocking_seconds": "copies weights",
@@ -135,6 +136,9 @@ def advice(arm: Arm) -> list[str]:
     Where nothing can be learned, nothing else matters.
     """
     reward, spread = arm.mean("reward/trained_mean"), arm.mean("reward/trained_std")
+    has_teacher = arm.mean("kl/teacher") is not None
+    if has_teacher:
+        return [*_alarms(arm), *_bottleneck(arm)]
     if reward and spread and spread.mean < 1e-9:
         remedy = "a warm start (`arl sft`), easier problems" if reward.mean <= 0 else "harder problems"
         seen = "see by `arl samples RUN --step 1` what was answered and how it was graded"

@@ -111,7 +111,8 @@ class Learner:
         self._parts_every = train.ratio_parts_every
         self._skipped_in_a_row = 0
         self._logged: tuple[str, ...] = (CURRENT, PROXIMAL) if PROXIMAL in objective.needed_columns else (CURRENT,)
-        if self.critic is not None:
+        penalty = objective.active_reference
+        if self.critic is not None or (penalty and penalty.place == "reward"):
             self._logged += ("advantages",)
         self._begin()
         self.flops = model_flops(str(path))
@@ -145,8 +146,11 @@ class Learner:
         metrics = self._totals.metrics()
         seconds = seconds_between(begin, moment(device))
         self._refuse_skipped(self._totals.updates)
-        if metrics.get("behavior_weight/mean") == 0.0:
-            raise TrainerError("objective.weight left out every token of a step; make [low, high] wider")
+        if metrics.get("behavior_weight/mean") == 0.0 or metrics.get("objective/left_out") == 1.0:
+            raise TrainerError(
+                "the objective left out every token of a step; make [low, high] of objective.weight wider, or "
+                "objective.second_moment larger"
+            )
         self.version += 1
         self.beside.follow()
         if self.policy.loss_scale.is_dynamic:

@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from arl.config.reference_section import AVERAGE
 from arl.train.micro_batch import MicroBatch
 from arl.train.scored_model import ScoredModel
 from arl.train.sharded_model import ShardedModel
-
-AVERAGE = "average"
 
 
 class MovingAverage:

@@ -49,7 +49,7 @@ def test_a_metric_that_stays_out_of_its_first_range_is_said_once_with_the_field_
 
 def test_a_run_that_is_broken_from_its_second_step_on_is_told_at_the_fourth() -> None:
     (line,) = alarms_of({ESS: [1.0, 0.12, 0.02, 0.02, 0.14]})
-    assert line.startswith(f"step 4: {ESS} is 0.02, and was 1 in the run's beginning: ")
+    assert line.startswith(f"step 4: {ESS} is 0.02: lower")
 
 
 def test_what_improves_raises_no_alarm() -> None:

@@ -146,9 +146,12 @@ def test_no_term_of_a_token_counts_that_is_rejected_and_not_counted() -> None:
 
 @pytest.mark.parametrize("impossible", ["current", "proximal"])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("proximal", ["recompute", "loglinear"])
 @pytest.mark.parametrize("kind", ["decoupled_ppo", "ppo", "cispo", "sapo", "m2po"])
-def test_a_token_that_became_impossible_gives_finite_numbers(kind: str, advantage: float, impossible: str) -> None:
-    objective = ObjectiveSection.model_validate({"kind": kind})
+def test_a_token_that_became_impossible_gives_finite_numbers(
+    kind: str, advantage: float, impossible: str, proximal: str
+) -> None:
+    objective = ObjectiveSection.model_validate({"kind": kind} | ({} if kind == "ppo" else {"proximal": proximal}))
     assert isinstance(objective, Objective)
     columns = {"current": torch.tensor([-1.0, -1.0]), "proximal": torch.tensor([-1.5, -1.5])}
     columns[impossible][0] = -math.inf

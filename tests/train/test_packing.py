@@ -44,6 +44,11 @@ def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
     assert computed == sum(n for n, e in zip(tokens, equal, strict=True) if not e)
 
 
+def test_ranks_without_a_sequence_compute_one_token_in_step() -> None:
+    joined = join(SequencePack.of([]))
+    assert (len(joined.token_ids), len(joined.loss_scores)) == (1, 0)
+
+
 def test_what_two_teachers_say_of_the_same_tokens_stays_with_its_sequence() -> None:
     said = np.array([[5, 6], [7, 8], [9, 6], [7, 8]])
     pack = SequencePack(

@@ -134,6 +134,6 @@ def loglinear_proximal(
     # The assertion runs on the device: the host does not wait for its answer.
     torch._assert_async((age >= 0).all(), "a token from the future")
     if not progress:
-        return current.detach()
+        return current.detach().clamp(min=LOWEST)
     alpha = age / (age + progress)
     return behavior + alpha * (current.detach() - behavior).clamp(min=-MAX_LOG_RATIO)  # −∞ · 0 is no number

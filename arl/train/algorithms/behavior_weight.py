@@ -33,7 +33,7 @@ class Weight(Section):
     low: Real | None = None
     """Lower bound. null: none."""
     high: Real | None = None
-    """Upper bound. null: 5 with criterion ratio, none with k1."""
+    """Upper bound. null: 5 with criterion ratio, none with the others."""
     denominator: Literal["kept", "narrowed"] = "kept"
     """Whether tokens outside stay in the number that normalizer tokens divides by. kept: they do. narrowed: not."""
 
@@ -59,6 +59,8 @@ class Weight(Section):
             raise ValueError(
                 f"{place}: low {self.low} and high {self.high} are bounds of a ratio; give numbers above 0"
             )
+        if self.criterion in ("k2", "k3") and self.upper <= 0:
+            raise ValueError(f"{place}.high {self.upper:g}: {self.criterion} is never below 0; give a number above 0")
         if self.criterion != "ratio" and bounds == (None, None):
             raise ValueError(f"{place}.criterion {self.criterion}: has no default bounds; give low, high or both")
         if self.low is not None and self.low >= self.upper:
@@ -86,7 +88,7 @@ def weigh(
 ) -> "tuple[Tensor, dict[str, Tensor]]":
     """Compute the factor of each token's loss, and what its metrics are made of.
 
-    A log-weight beyond ±MAX_LOG_RATIO, of a token or of a trajectory, counts as that, so that sums of uncapped weights
+    A log-weight above MAX_LOG_RATIO, of a token or of a trajectory, counts as that, so that sums of uncapped weights
     stay finite.
 
     Args:

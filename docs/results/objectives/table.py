@@ -24,7 +24,8 @@ def main(sweep: Path, replays: Path) -> None:
     for arm in arms_of(replays):
         means = {metric: (arm["means"].get(metric) or {}).get("mean") for metric in OF_REPLAYS}
         numbers.setdefault(arm["name"], {})["replay"] = {"accuracy": accuracy(arm)["mean"], **means}
-    Path(__file__).with_name("objectives.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    lines = [f"{json.dumps(name)}: {json.dumps(found)}" for name, found in numbers.items()]
+    Path(__file__).with_name("objectives.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print("| arm | η = 0 | η = 8 | η = 16 | replay | clipped | sample size |")
     print("|---|---|---|---|---|---|---|")
     for name, found in sorted(
