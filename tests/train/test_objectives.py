@@ -217,6 +217,7 @@ def test_the_weight_is_capped_masked_or_off_and_a_dual_clip_bounds_the_loss(
         ({"weight": {"mode": "off", "high": 5.0}}, "nothing reads low, high"),
         ({"weight": {"criterion": "k2", "high": 1.0}}, "a divergence has no cap"),
         ({"weight": {"criterion": "k2", "mode": "mask"}}, "no default bounds"),
+        ({"weight": {"criterion": "k3", "mode": "mask", "high": -1.0}}, "k3 is never below 0"),
         ({"weight": {"low": 6.0, "mode": "mask"}}, "must be less than high, which is 5"),
         ({"weight": {"mode": "mask", "denominator": "narrowed"}, "normalizer": "sequences"}, "normalizer is sequences"),
         ({"weight": []}, "an empty list"),

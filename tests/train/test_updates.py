@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from arl.config.objective_section import ESS
+from arl.config.objective_section import ESS, ObjectiveSection
 from arl.config.recipe import Train
 from arl.errors import TrainerError
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import MAX_SKIPPED
 from arl.train.micro_batch import MicroBatch
@@ -68,6 +69,16 @@ def test_a_rate_scaled_by_ess_makes_the_update_of_that_rate_times_the_root_of_th
     plain = learner(tiny, DecoupledPPO(), learning_rate=1e-3 * size**0.5)
     assert metrics["learning_rate"] == pytest.approx(plain.step(given)["learning_rate"], rel=1e-6)
     assert_same_weights(weights(scaled), weights(plain), 1e-7)
+
+
+@pytest.mark.parametrize(
+    "objective", [{"weight": {"mode": "mask", "high": 1e-8}}, {"kind": "m2po", "second_moment": 1e-12}]
+)
+def test_a_step_of_which_the_objective_keeps_nothing_is_an_error(tiny: Path, objective: dict[str, Any]) -> None:
+    made = ObjectiveSection.model_validate(objective)
+    assert isinstance(made, Objective)
+    with pytest.raises(TrainerError, match="left out every token of a step; make"):
+        learner(tiny, made).step(shard_of(batch(4, groups=4)))
 
 
 def poisoned(version: int, groups: int = 1, value: float = np.nan) -> Batch:
