@@ -160,7 +160,6 @@ def recipe_parts(
     Args:
         codec, rewards, held_out_rewards: make what a source needs, of the recipe as it is with that source alone. The
             last one scores the episodes of evaluations.
-        teachers: those that are engines.
         teachers: that are engines.
     """
     recipe = context.recipe
