@@ -165,7 +165,7 @@ def test_closing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         opened = BubblewrapSandbox(section)
         opened.run(Program(code="import os; os.setsid() if os.getpid() > 1 and os.fork() == 0 else 0", seconds=1))
         opened.close()
-    assert below(os.getpid()) == processes
+    assert set(below(os.getpid())) <= set(processes)  # what an earlier test has left may end meanwhile
     assert len(os.listdir("/proc/self/fd")) == files
 
 

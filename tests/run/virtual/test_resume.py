@@ -68,7 +68,7 @@ def write_recipe(path: Path, overrides: str = "") -> Path:
     ("world", "num_runs"),
     [
         *((world, 1) for world in WORLDS),
-        *(pytest.param(world, 3, marks=pytest.mark.slow) for world in WORLDS | MORE_WORLDS),
+        *(pytest.param(world, 2, marks=pytest.mark.slow) for world in WORLDS | MORE_WORLDS),
         *(pytest.param(world, 8, marks=pytest.mark.long) for world in WORLDS | MORE_WORLDS),
     ],
 )
