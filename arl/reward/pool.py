@@ -118,7 +118,7 @@ class RewardPool:
             # This wait needs no deadline: the zygote is watched, and a lost one is replaced.
             return await opened.verdict
         finally:
-            del self._open[call.id]
+            self._open.pop(call.id, None)
 
     # ---- the zygote
 
@@ -167,7 +167,8 @@ class RewardPool:
                 return ""
             for body in frames.feed(data):
                 answer = msgspec.msgpack.decode(body, type=Answer)
-                opened = self._open.get(answer.id)  # None: the call was canceled
+                # At once, and not when the caller wakes: an idle zygote owes nothing. None: the call was canceled.
+                opened = self._open.pop(answer.id, None)
                 if opened is not None and not opened.verdict.done():
                     opened.verdict.set_result(answer.verdict)
 

@@ -27,8 +27,8 @@ _started: list[bool] = []
 
 
 def start_slowly(problem: Problem, response: Response) -> Any:
-    """Use 0.2 s of a core, and 1 s more in the first call of a process, as an import does; then obey."""
-    end = time.process_time() + (0.2 if _started else 1.2)
+    """Use 0.2 s of a core, and 1.4 s more in the first call of a process, as an import does; then obey."""
+    end = time.process_time() + (0.2 if _started else 1.6)
     while time.process_time() < end:
         pass
     _started.append(True)

@@ -134,9 +134,24 @@ def test_a_call_without_an_end_is_killed_at_its_deadline_with_what_it_has_starte
     assert not left_behind(str(tmp_path))
 
 
+def test_a_pool_that_nobody_asks_is_not_taken_for_one_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arl.reward.pool.GRACE", 0.1)
+    lost = asyncio.Event()
+
+    async def work(pool: RewardPool) -> None:
+        await pool.call(pool.settings.functions[0], Problem("?"), Response("honest"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.0):  # several times its silence
+                await lost.wait()
+
+    with_pool(pool_of(tmp_path, timeout=0.2, note=lambda text: lost.set()), work)
+
+
 def test_a_slow_first_call_loses_no_answer_beside_twice_as_many_busy_processes_as_cores(tmp_path: Path) -> None:
     """Each worker starts slowly; two exit, so that others start slowly as well."""
-    pool = pool_of(tmp_path, f"{hostile.__name__}:start_slowly", workers=2, timeout=1.0)
+    pool = pool_of(tmp_path, f"{hostile.__name__}:start_slowly", workers=2, timeout=1.5)
     busy = [sys.executable, "-S", "-c", "while True: pass"]
     texts = ["honest", "exit", "honest", "honest"]
 
