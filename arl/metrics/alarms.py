@@ -33,7 +33,7 @@ class Watched(NamedTuple):
 KL = "by_age/kl_behavior_current"
 WATCHED = {  # with bounds that no run of the quickstart leaves while it learns, up to staleness 16
     "behavior_weight/effective_sample_size": Watched(
-        -1, 0.2, 0.5, 0.3, "lower rollout.staleness (or lag) or train.learning_rate; train.scale_by_ess does so"
+        -1, 0.2, 0.5, 0.3, "lower rollout.staleness (or lag) or train.learning_rate, as train.scale_by_ess does"
     ),
     "grad_cosine/previous": Watched(1, 0.4, 0.0, 0.9, "lower rollout.staleness (or lag) or train.learning_rate"),
     KL: Watched(1, 0.1, 4.0, 1.0, "lower train.learning_rate, the clip or rollout.staleness (or lag)"),

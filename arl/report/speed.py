@@ -136,10 +136,7 @@ def advice(arm: Arm) -> list[str]:
     Where nothing can be learned, nothing else matters.
     """
     reward, spread = arm.mean("reward/trained_mean"), arm.mean("reward/trained_std")
-    has_teacher = arm.mean("kl/teacher") is not None
-    if has_teacher:
-        return [*_alarms(arm), *_bottleneck(arm)]
-    if reward and spread and spread.mean < 1e-9:
+    if reward and spread and spread.mean < 1e-9 and not _has_teacher(arm):
         remedy = "a warm start (`arl sft`), easier problems" if reward.mean <= 0 else "harder problems"
         seen = "see by `arl samples RUN --step 1` what was answered and how it was graded"
         return [f"each step had equal rewards, {reward.mean:g}, and nothing to learn from: {seen}; {remedy}."]
@@ -205,10 +202,20 @@ def _looser(recipe: Mapping[str, object]) -> str:
     return f"rollout.staleness is {bound}; a larger one lets more of both happen at once."
 
 
+def _has_teacher(arm: Arm) -> bool:
+    """Return whether a teacher trains the tokens of groups with equal rewards too."""
+    return arm.mean("kl/teacher") is not None
+
+
 def _waste(arm: Arm) -> Iterator[str]:
     """Yield what is computed and teaches little."""
     equal = arm.mean("groups/equal_rewards")
-    if equal and equal.mean >= 0.5 and arm.runs[0].recipe.get("advantage.kind", "grpo") == "grpo":
+    if (
+        equal
+        and equal.mean >= 0.5
+        and not _has_teacher(arm)
+        and arm.runs[0].recipe.get("advantage.kind", "grpo") == "grpo"
+    ):
         yield (
             f"{equal.mean:.0%} of groups have equal rewards, from which GRPO learns nothing: other problems, a larger "
             "rollout.group_size, or rollout.filter arl.rollout.filters:reward_varies."

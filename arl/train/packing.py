@@ -371,5 +371,5 @@ def trained_tokens(
             for name, column in known.columns.items():
                 in_order = computed.setdefault(name, np.full(num_tokens, np.nan, np.float32))
                 in_order[known.places] = column
-    advantages = computed.pop("advantages", advantages)
-    return TrainedTokens(advantages, packing.advantage.per == "token", **computed)
+    are_of_tokens = packing.advantage.per == "token" or "advantages" in computed
+    return TrainedTokens(computed.pop("advantages", advantages), are_of_tokens, **computed)

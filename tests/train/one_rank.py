@@ -23,8 +23,10 @@ def learner(model: Path, objective: Objective | None = None, **train: Any) -> Le
     return Learner(model, Train.model_validate(settings), objective or DecoupledPPO(), version=4)
 
 
-def shard_of(given: Batch, minibatches: int = 2, capacity: int = 16_384) -> Shard[MicroBatch]:
-    (shard,), _ = packed(given, minibatches, capacity)
+def shard_of(
+    given: Batch, minibatches: int = 2, capacity: int = 16_384, objective: Objective | None = None
+) -> Shard[MicroBatch]:
+    (shard,), _ = packed(given, minibatches, capacity, objective=objective)
     return shard
 
 

@@ -39,8 +39,8 @@ def test_the_sampled_tokens_have_the_gradient_of_the_reverse_divergence_whoever_
     current = logits.log_softmax(0)
     sampler = (current.detach() * 0.9).log_softmax(0)  # an older policy, so near that nothing is clipped
     (expected,) = torch.autograd.grad((current.exp() * (current - teacher)).sum(), logits, retain_graph=True)
-    given = torch.tensor([1.0, -2.0, 0.5], dtype=FP64)
     for alone in (True, False):
+        given = torch.tensor([1.0, -2.0, 0.5], dtype=FP64) * (not alone)  # as the packer gives them
         tokens = token_columns(current, sampler, given, proximal=current.detach(), teacher=teacher)
         loss, values = objective(kind=kind, alone=alone).total(tokens)
         (found,) = torch.autograd.grad((sampler.exp() * loss).sum(), logits, retain_graph=True)
@@ -74,7 +74,7 @@ def test_over_the_top_k_it_is_the_divergence_with_all_other_tokens_as_one(kl: st
         expected = divergences(*(events if kl == "reverse" else events[::-1]))
         sampled = current[:, 0]
         tokens = token_columns(
-            sampled, sampled.detach(), torch.ones(4), proximal=sampled.detach(), top=(current.gather(1, ids), top)
+            sampled, sampled.detach(), torch.zeros(4), proximal=sampled.detach(), top=(current.gather(1, ids), top)
         )
         loss, values = objective(kind=kind, kl=kl, top_k=k, alone=True).total(tokens)
         torch.testing.assert_close(values["kl_teacher"], expected.detach())
@@ -105,7 +105,7 @@ def test_a_learner_comes_near_its_teacher_and_pays_one_forward_of_it(
     made = objective(other_model(tiny, tmp_path / "other"), coefficient=1.0, alone=True, **teacher)
     assert not made.leaves_out_zeros
     held = learner(tiny, made, learning_rate=1e-3)
-    shard = shard_of(batch(4, groups=8, size=4, max_age=0), 2, capacity=200)
+    shard = shard_of(batch(4, groups=8, size=4, max_age=0), 2, capacity=200, objective=made)
     calls = count_forwards(held.beside.frozen[TEACHER].model)
     distances = []
     for version in range(4, 12):
@@ -123,8 +123,9 @@ def shard_at(shard: Any, version: int) -> Any:
 @pytest.mark.usefixtures("alone")
 def test_the_policy_itself_as_a_teacher_has_nothing_to_teach(tiny: Path) -> None:
     for teacher in ({}, {"top_k": 4}, {"top_k": 4, "kl": "forward"}):
-        held = learner(tiny, objective(tiny, alone=True, **teacher), minibatches=1)
-        metrics = held.step(shard_of(batch(4, groups=4, size=4), 1))
+        made = objective(tiny, alone=True, **teacher)
+        held = learner(tiny, made, minibatches=1)
+        metrics = held.step(shard_of(batch(4, groups=4, size=1), 1, objective=made))  # groups of one have no advantage
         assert metrics["kl/teacher"] == pytest.approx(0, abs=1e-6)
         assert metrics["grad_norm"] == pytest.approx(0, abs=1e-5)
 

@@ -20,8 +20,6 @@ NO_TOKEN = -1e4  # log-probability in the place of a token that the policy does 
 
 def taught(advantages: "Tensor", current: "Tensor", teacher: "Tensor | None", section: Teacher) -> "Tensor":
     """Return the advantages of tokens, (N,), with what the teacher says about the sampled token if it does so."""
-    if section.alone:
-        advantages = advantages * 0
     if section.top_k:
         return advantages
     assert teacher is not None, "the column teacher_logprobs is missing, and the advantage needs it"
